@@ -8,6 +8,7 @@ use honeycomb_wire::messages::{
     CreateHierarchyRequest, DagNode, JobTreeRequest, RenewLeasesRequest,
 };
 use honeycomb_wire::{Field, Op, RequestHeader, Status};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -70,25 +71,35 @@ fn unfinished_plan(cluster: &Cluster, job: &JobTicket, bytes: usize) -> Raw {
 fn plan_after_one_that_was_refused_half_way_is_counted_anew() {
     let cluster = cluster();
     let (client, job) = cluster.job("plans");
-    let mut plan = unfinished_plan(&cluster, &job, CONTROL_ARGS_MAX / 2);
-    // Other connections of the job fill its share, until one of them is refused: the plan has less room than
-    // that one needed, and is refused when it continues.
-    let others: Vec<Raw> = (0..256)
-        .map_while(|_| {
-            let other = unfinished_plan(&cluster, &job, CONTROL_ARGS_MAX / 4);
+    let beginning = CONTROL_ARGS_MAX / 16;
+    let mut plan = unfinished_plan(&cluster, &job, beginning);
+    let (step, mut sent, mut others) = (3 * beginning / 2, beginning, Vec::new());
+    plan.stream().set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let refusal = loop {
+        // Other connections of the job fill its share, until one of them is refused: the plan has less room
+        // than that one needed, and is refused when it continues, unless one was closed meanwhile.
+        for n in 0.. {
+            assert!(n < 512, "the buffers of a controller hold all of this");
+            let other = unfinished_plan(&cluster, &job, beginning);
             // The controller has read it when it answers another connection.
             client.tree(job.job).unwrap();
             other.stream().set_nonblocking(true).unwrap();
-            other.stream().peek(&mut [0]).is_err().then_some(other)
-        })
-        .collect();
-    assert!(others.len() < 256, "the buffers of a controller hold all of this");
-    let more = CONTROL_ARGS_MAX / 4 + CONTROL_ARGS_MAX / 8;
-    plan.send(&vec![0; more]);
-    let refusal = plan.reply();
+            if other.stream().peek(&mut [0]).is_ok() {
+                break;
+            }
+            others.push(other);
+        }
+        assert!(sent + step < CONTROL_ARGS_MAX, "the plan is not refused");
+        plan.send(&vec![0; step]);
+        sent += step;
+        if let Ok(reply) = plan.try_reply() {
+            break reply;
+        }
+    };
     assert_eq!(refusal.status(), Status::Busy, "{}", refusal.message());
     drop(others);
-    plan.send(&vec![0; CONTROL_ARGS_MAX / 2 - more]);
+    plan.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    plan.send(&vec![0; CONTROL_ARGS_MAX - sent]);
     // In parts, and complete.
     let nodes = (0..200).map(|n| DagNode { name: format!("n{n}"), ..DagNode::default() });
     let body = CreateHierarchyRequest { job: job.job.0, nodes: nodes.collect() }.encode();

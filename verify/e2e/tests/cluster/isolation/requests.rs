@@ -311,7 +311,8 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::Release => body(ReleaseRequest { stay: false }.encode()),
         Op::DrainServer => {
-            let address = "127.0.0.1:1".into();
+            // Not the address of `JoinServer`, whose server may be a member for some time.
+            let address = "127.0.0.1:2".into();
             body(DrainServerRequest { address, cancel: true }.encode())
         }
         Op::StopCluster => body(StopClusterRequest { discard: false }.encode()),
