@@ -61,6 +61,7 @@ def test_a_binary_that_fails_is_named_and_the_others_run(tmp_path: Path, status:
     assert done.returncode == 1
     assert "found" in done.stdout and "fine" in done.stdout
     assert "error: a-test-bad failed" in done.stderr and "good" not in done.stderr
+    assert ("ended by SIGSEGV" in done.stdout) == status.startswith("kill")
 
 
 def test_a_failure_of_the_documentation_is_a_failure(tmp_path: Path) -> None:
