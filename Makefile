@@ -27,8 +27,8 @@ QUICK := --profile fast --locked $(foreach crate,types wire block structures cat
 	--features honeycomb-structures/bug-bank,honeycomb-catalog/bug-bank
 # The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
 RUST_TESTS := $(HEARING) scripts/rust-tests $(FAST)
-# Tests wait for processes more than they compute: one worker more than there are cores.
-PYTEST := $(VENV)/pytest -c python/pyproject.toml --numprocesses $(shell expr $$(nproc) + 1) --dist worksteal
+# Many of these tests wait for processes: as many workers as there are cores.
+PYTEST := $(VENV)/pytest -c python/pyproject.toml --numprocesses $(shell nproc) --dist worksteal
 PYTHON_CODE := $(wildcard python protocol examples bench scripts) scripts/tidy scripts/rust-tests
 
 # What the wheel is made from; folders too, so that a deleted file counts as a change.

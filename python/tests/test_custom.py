@@ -40,9 +40,6 @@ def program() -> Path:
     return target / ("debug" if profile == "dev" else profile) / "honeycomb-with-log"
 
 
-pytestmark = pytest.mark.timeout(900)  # the first test may have to build the program
-
-
 @pytest.fixture(scope="module")
 def served() -> Iterator[honeycomb.Client]:
     """A cluster of the example's program, of 256 blocks of 64 KiB."""

@@ -211,7 +211,6 @@ def test_help_explains_every_option(command: tuple[str, ...]) -> None:
             assert words or below, f"{name_of(command)}: nothing explains {line.strip()}"
 
 
-@pytest.mark.timeout(2 * SECONDS)  # benchmarks, beside other tests
 @pytest.mark.parametrize("command", COMMANDS, ids=name_of)
 def test_every_example_works(
     command: tuple[str, ...], home: Path, controller: dict[str, str]

@@ -15,11 +15,17 @@ DOCUMENTATION = "exit 0"
 
 
 def run(
-    root: Path, binaries: dict[str, str], *arguments: str, documentation: str = DOCUMENTATION
+    root: Path,
+    binaries: dict[str, str],
+    *arguments: str,
+    documentation: str = DOCUMENTATION,
+    script: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs the script in a tree whose crate `a` has these test binaries."""
     (root / "scripts").mkdir(exist_ok=True)
     shutil.copy(SCRIPTS / "rust-tests", root / "scripts")
+    if script is not None:
+        (root / "scripts" / "rust-tests").write_text(script)
     messages = [{"reason": "build-finished", "success": True}]
     for name, text in {"unused": "exit 1", **binaries}.items():
         path = root / name
@@ -79,6 +85,15 @@ def test_binaries_run_beside_each_other(tmp_path: Path) -> None:
     binaries = {"taker": f"cat {tmp_path}/queue", "giver": f"echo met > {tmp_path}/queue"}
     done = run(tmp_path, binaries, "--at-once", "3")
     assert done.returncode == 0 and "met" in done.stdout
+
+
+def test_binary_that_compares_measured_values_runs_alone(tmp_path: Path) -> None:
+    crate = tmp_path / "a"
+    binaries = {"one": f"echo 1 > {crate}/ended", "suite": f"test -e {crate}/ended && echo alone"}
+    text = (SCRIPTS / "rust-tests").read_text()
+    assert '"suite-test-suite"' in text
+    done = run(tmp_path, binaries, script=text.replace("suite-test-suite", "a-test-suite"))
+    assert done.returncode == 0 and "alone" in done.stdout, done.stdout
 
 
 def test_the_longest_of_the_last_run_begins_first(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ use crate::queueing::{self, Held, Queueing};
 use crate::server::{Caller, Message};
 use crate::storing::{self, Storing};
 use crate::world::{
-    Body, Event, Known, PATIENCE, Permit, Request, TryId, World, is_refusal, wire_entry,
+    Body, Event, Known, PATIENCE, Permit, REFUSAL_LASTS, Request, TryId, World, is_refusal,
+    wire_entry,
 };
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::Error;
@@ -554,7 +555,9 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     let now = world.now;
     let structure = active.structure;
     let piece = world.piece_below();
-    let roomy = world.proving && world.had_room && world.has_room();
+    // A refusal for lack of memory may be a little older than the room.
+    let room_since = if world.proving { world.look_for_room() } else { None };
+    let roomy = room_since.is_some_and(|since| now >= since + REFUSAL_LASTS);
     let known = world.structures.get_mut(&structure).expect("known since it was created");
     let mut held = std::mem::take(&mut world.tasks[task].held);
     let mut reached = Vec::new();

@@ -276,7 +276,7 @@ impl World {
         };
         let ix = server.controller() as usize;
         self.controllers[ix].importing.remove(&at);
-        self.end_import(ix, (server, at, id), "the block cannot take what was to move");
+        self.end_import(ix, (server, at, id), "the target cannot take the range that moves");
     }
 
     /// The move to this block ends, and its source learns why.

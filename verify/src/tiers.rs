@@ -14,7 +14,7 @@ use honeycomb_catalog::{Actor, Command, Reply, TierUse};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Io, IoWhat};
 use honeycomb_types::limits::{BELOW_READ_MAX, BLOCK_SIZE_MIN, TIER_CHUNK};
-use honeycomb_types::{BlockAt, BlockId, Epoch, PolicyKind, StructureId, TierClass, TierIx};
+use honeycomb_types::{BlockAt, BlockId, Epoch, PolicyKind, StructureId, TierClass, TierIx, Time};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -123,8 +123,14 @@ impl World {
         }
     }
 
+    /// Since when there is room for blocks, with the present moment included.
+    pub fn look_for_room(&mut self) -> Option<Time> {
+        self.room_since = self.has_room().then(|| self.room_since.unwrap_or(self.now));
+        self.room_since
+    }
+
     /// Whether there is space for more: a writer that is refused memory then has not waited for it.
-    pub fn has_room(&mut self) -> bool {
+    fn has_room(&mut self) -> bool {
         let actor = Actor::CLUSTER;
         let Ok(Reply::Status(status)) = self.command(0, Command::ClusterStatus { actor }) else {
             return false;

@@ -36,7 +36,7 @@ use std::time::Duration;
 /// A try without a reply is given up after this time.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// A writer is refused for lack of memory for at most this long after memory was freed.
-const REFUSAL_LASTS: Duration = Duration::from_millis(500);
+pub const REFUSAL_LASTS: Duration = Duration::from_millis(500);
 /// Everything must have ended this long after the last fault (INV-34).
 const SETTLE: Duration = Duration::from_secs(30);
 /// The longest time that a run continues while it has no structures to work on.
@@ -238,8 +238,8 @@ pub struct World {
     /// Operations at the end, after all faults: each must succeed.
     pub(crate) proofs: VecDeque<(StructureId, Storing)>,
     pub(crate) proving: bool,
-    /// There was room for blocks `REFUSAL_LASTS` before these operations.
-    pub(crate) had_room: bool,
+    /// Since when there is room for blocks, as far as it was looked for.
+    pub(crate) room_since: Option<Time>,
 }
 
 /// Runs one seed of about `operations` operations to its end.
@@ -363,7 +363,7 @@ impl World {
             sizes,
             proofs: VecDeque::new(),
             proving: false,
-            had_room: false,
+            room_since: None,
         };
         let classes = world.faults.classes();
         world.note(|| format!("faults {classes:?}"));
@@ -414,7 +414,7 @@ impl World {
         // The last messages from servers to the controller arrive.
         let arrived = self.net.settled_at().max(self.now) + Duration::from_millis(500);
         self.until(|w| w.now > arrived)?;
-        self.had_room = self.has_room();
+        self.look_for_room();
         let deadline = arrived + REFUSAL_LASTS;
         self.until(|w| w.now > deadline)?;
         self.judge_seals();

@@ -138,7 +138,7 @@ fn number(value: &Value, name: &str) -> f64 {
 }
 
 #[test]
-fn elasticity_is_measured_for_each_structure() {
+fn elasticity_follows_the_load_and_gives_memory_back() {
     let folder = Folder::new("elasticity");
     let out = folder.0.to_str().unwrap();
     // A lease that a busy machine does not miss.
@@ -153,8 +153,8 @@ fn elasticity_is_measured_for_each_structure() {
         assert!(number(one, "overshoot") >= 1.0, "allocated memory holds what is used: {one}");
         assert!(number(one, "overshoot") >= number(one, "overshoot_beyond_lease") * 0.999);
         assert!(number(one, "resident_ratio") > 0.0, "{one}");
-        assert!(number(one, "reclaim_ms") >= 0.0, "{one}");
-        assert!((0.0..=1.0).contains(&number(one, "followed")), "{one}");
+        assert!(number(one, "reclaim_ms") < 5000.0, "{one}");
+        assert!(number(one, "followed") > 0.3, "{one}");
         assert!(one["resident_within"].as_bool().unwrap(), "{one}");
         assert!(one["load"].as_str().unwrap().starts_with("fitted"), "{one}");
         let name = one["structure"].as_str().unwrap();
@@ -244,7 +244,7 @@ fn neighbours_are_measured_beside_each_attack() {
     for one in &found {
         assert!(number(one, "victim_p99_control_us") > 0.0, "{one}");
         assert!(number(one, "victim_p99_during_us") > 0.0, "{one}");
-        assert!(one["leases_lost"].is_u64(), "{one}");
+        assert_eq!(one["leases_lost"], 0, "{one}");
         assert!(number(one, "controller_rss_bytes") < f64::from(400 << 20), "{one}");
         assert!(number(one, "server_rss_bytes") > 0.0, "{one}");
     }
@@ -342,10 +342,8 @@ fn pressure_runs_jobs_on_a_cluster() {
     assert!(policies[9..].is_empty() || policies[9..] == ["redis"; 3], "{policies:?}");
     for point in &points {
         assert_eq!(point["mode"], "measured");
-        let (jobs, unfinished) = (number(point, "jobs"), number(point, "unfinished"));
-        assert!(jobs + unfinished > 0.0 && number(point, "written_bytes") > 0.0, "{point}");
-        // Of a job that a busy machine did not finish, nothing is compared.
-        assert!(number(point, "compared") > 0.0 || unfinished > 0.0, "{point}");
+        assert!(number(point, "compared") > 0.0 && number(point, "written_bytes") > 0.0, "{point}");
+        assert!(number(point, "jobs") + number(point, "unfinished") > 0.0, "{point}");
         assert!((0.0..1.0).contains(&number(point, "transfer_share")), "{point}");
         assert_eq!(point["shaped"], true);
     }
