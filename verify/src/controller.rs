@@ -472,11 +472,7 @@ impl World {
         };
         let ix = id.controller() as usize;
         match said {
-            Said::Asked(
-                effect @ (Effect::CancelMove { .. }
-                | Effect::BlockFailed { .. }
-                | Effect::Return { .. }),
-            ) => {
+            Said::Asked(effect) if effect.is_retained() => {
                 self.asked(id, effect.clone(), false);
                 self.tell_server(id, Told::Heard(effect));
             }

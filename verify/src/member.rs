@@ -155,10 +155,7 @@ impl SimServer {
         for effect in std::mem::take(&mut member.later) {
             match effect {
                 Effect::Taken { at, .. } => drop(member.unheard.insert(at)),
-                // The reports of blocks do not contain these.
-                Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. } => {
-                    member.later.push(effect);
-                }
+                effect if effect.is_retained() => member.later.push(effect),
                 _ => {}
             }
         }
@@ -192,10 +189,7 @@ impl SimServer {
             Effect::CommitMove { at, .. } => self.move_word(now, at, MoveWord::NotAsked),
             // It is requested again.
             Effect::LocateServer { .. } => {}
-            Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. } => {
-                member.later.push(effect);
-            }
-            effect if member.telling => member.later.push(effect),
+            effect if effect.is_retained() || member.telling => member.later.push(effect),
             Effect::Taken { at, .. } => drop(member.unheard.insert(at)),
             _ => {}
         }

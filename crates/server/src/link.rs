@@ -140,6 +140,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// A link without a connection. Its connections and inventories are numbered after `first`.
     pub(crate) fn new(
         controller: u16,
         identity: Arc<Identity>,

@@ -255,6 +255,15 @@ impl Effect {
             | Effect::Retire { at, .. } => at.block.server().controller(),
         }
     }
+
+    /// Whether no inventory of blocks contains the effect: it is retained and sent again until the controller
+    /// has received it.
+    pub fn is_retained(&self) -> bool {
+        matches!(
+            self,
+            Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. }
+        )
+    }
 }
 
 /// The configuration of a shard.

@@ -48,10 +48,7 @@ impl Telling {
         for effect in std::mem::take(&mut self.later) {
             match effect {
                 Effect::Taken { at, .. } => self.unheard.push(at),
-                // The inventory of blocks does not contain these.
-                Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. } => {
-                    self.later.push(effect);
-                }
+                effect if effect.is_retained() => self.later.push(effect),
                 _ => {}
             }
         }
@@ -60,10 +57,7 @@ impl Telling {
     /// Keeps an effect that no inventory contains until the controller is connected and can take it. One
     /// failure of a block says all, however often the block is read.
     pub(super) fn keep(&mut self, effect: Effect) {
-        let kept = matches!(
-            effect,
-            Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. }
-        );
+        let kept = effect.is_retained();
         assert!(kept, "INV-20: {effect:?} is retained, and an inventory contains it");
         let failed = |effect: &Effect| match *effect {
             Effect::BlockFailed { at, .. } => Some(at),
