@@ -14,10 +14,11 @@ use honeycomb_tiers::FlushRoot;
 use honeycomb_types::{PolicyKind, PrefixId};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
 pub const KIB: u64 = 1024;
@@ -74,6 +75,21 @@ pub fn server_options(
         unix_dir: None,
         kinds: Arc::default(),
     }
+}
+
+/// Writes each panic to standard error at once, once more than the test harness does: that one holds the
+/// text back until the test has ended, and a panic of a node's thread ends the process before.
+fn report_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("<unnamed>");
+            let _ = writeln!(std::io::stderr(), "thread {name}: {panic}");
+            usual(panic);
+        }));
+    });
 }
 
 impl Cluster {
@@ -160,6 +176,7 @@ impl Cluster {
         block_size: u64,
         extras: Extras,
     ) -> Cluster {
+        report_panics();
         let Extras { flush_root, unix_dir, advertise, controller_shards, disks, policy } = extras;
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
