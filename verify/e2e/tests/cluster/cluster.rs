@@ -3,6 +3,9 @@
 use honeycomb_client::Swap;
 use honeycomb_e2e::{Cluster, KIB, eventually, file, kv, noise, prefix, status};
 use honeycomb_wire::Status;
+use rustix::process::Signal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 
 #[test]
 fn values_of_every_size_come_back_as_they_were_put() {
@@ -312,4 +315,26 @@ fn permissions_hold_on_open_handles_within_a_second() {
         seen.read_into(0, &mut buffer).is_err_and(|e| e.status == Status::PermissionDenied)
     });
     log.append(b"z").expect("the owner goes on");
+}
+
+/// The harness holds back a test's output until the test has ended, and a panic of a node's thread ends the
+/// process before: once the binary of these tests ended without a word.
+#[test]
+fn panic_of_a_node_is_written_before_its_process_ends() {
+    const CHILD: &str = "HONEYCOMB_TEST_NODE_PANICS";
+    if std::env::var_os(CHILD).is_some() {
+        let _cluster = Cluster::start(1, 1 << 20, 64 * KIB);
+        let node = std::thread::spawn(|| {
+            let _guard = honeycomb_env::AbortOnPanic("tested");
+            panic!("a planted panic");
+        });
+        node.join().unwrap();
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "cluster::panic_of_a_node_is_written_before_its_process_ends"]);
+    let ended = child.env(CHILD, "1").output().unwrap();
+    let written = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.signal(), Some(Signal::ABORT.as_raw()), "{written}");
+    let panic = written.contains("cluster.rs") && written.contains("a planted panic");
+    assert!(panic && written.contains("the tested thread found"), "{written}");
 }
