@@ -22,6 +22,7 @@ use honeycomb_types::{Kind, LaneId, Sequence, SessionId, StructureId, Time, Verb
 use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 use honeycomb_wire::{Grant, Op, ReplyHeader, RequestHeader, Status, flags};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Number of concurrent tasks.
@@ -65,7 +66,8 @@ pub(crate) struct Active {
     pub(crate) deadline: Time,
     floor: u64,
     pub(crate) args: Vec<u8>,
-    pub(crate) payload: Vec<u8>,
+    /// Shared with its copies on their way: it may have megabytes, and be sent often.
+    pub(crate) payload: Arc<Vec<u8>>,
     pub(crate) found: Vec<u8>,
     /// Arguments of the reply.
     pub(crate) told: Vec<u8>,
@@ -186,7 +188,7 @@ fn start(world: &mut World, task: usize, structure: StructureId, what: What) {
         deadline,
         floor: world.structures[&structure].file.floor(),
         args,
-        payload,
+        payload: Arc::new(payload),
         found: Vec::new(),
         told: Vec::new(),
         copied: false,
@@ -308,7 +310,8 @@ fn acknowledge(
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::AckResults) };
     header.args_len = args.len() as u32;
     let access = access(world, task, structure);
-    let request = Request { access, header: header.encode(), args, payload: Body::Own(Vec::new()) };
+    let request =
+        Request { access, header: header.encode(), args, payload: Body::Own(Arc::default()) };
     post(world, task, &entry.address, Caller::Nobody, request);
 }
 

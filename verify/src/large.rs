@@ -17,6 +17,7 @@ use honeycomb_wire::extents::{ExtentRef, extents, put_extents};
 use honeycomb_wire::messages::{ExtentDropRequest, MapEntry};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a value is rewritten if its extents were gone at the put.
@@ -104,7 +105,8 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
         WriteStep::Put { at, pieces } => {
             let active = active(world, task);
             let new = written_by(&active.what).expect("the operation writes a value");
-            active.payload = writing.cut(&[&storing::value(new)])[pieces[0]].concat();
+            let piece = writing.cut(&[&storing::value(new)])[pieces[0]].concat();
+            active.payload = Arc::new(piece);
             active.args.clear();
             active.call = Call::new(Op::ExtentPut, Target::Extents(at), active.deadline);
             let stage = Stage::Piece(writing, at, pieces[0]);
@@ -117,7 +119,8 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
             let (op, target, args, payload) = lay_out(&active.what);
             active.call = Call::new(op, target, active.deadline);
             // For an evacuated value, the payload begins with the old list.
-            (active.args, active.payload) = (args, [payload, put_extents(&list)].concat());
+            let payload = [payload, put_extents(&list)].concat();
+            (active.args, active.payload) = (args, Arc::new(payload));
             active.large = Some(Large { stage: Stage::Naming, tries });
             let known = world.structures.get_mut(&key.1).expect("a structure with tasks is known");
             known.lists.insert(put_extents(&list), new);
@@ -150,7 +153,7 @@ fn read(world: &mut World, task: usize) {
     });
     let next = *next.expect("something is left to read");
     active.args = next.id.to_le_bytes().to_vec();
-    active.payload.clear();
+    active.payload = Arc::default();
     active.call = Call::new(Op::ExtentGet, Target::Extents(next.at), active.deadline);
     go(world, task, CallEvent::Go);
 }
@@ -258,7 +261,7 @@ pub(crate) fn ended(
             let active = active(world, task);
             let (op, target, args, payload) = lay_out(&active.what);
             active.call = Call::new(op, target, active.deadline);
-            (active.args, active.payload) = (args, payload);
+            (active.args, active.payload) = (args, Arc::new(payload));
             go(world, task, CallEvent::Go);
             None
         }

@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt::Write;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A try without a reply is given up after this time.
@@ -61,16 +62,16 @@ pub struct Request {
 
 /// The payload of a request.
 pub enum Body {
-    Own(Vec<u8>),
+    Own(Arc<Vec<u8>>),
     /// Of a moving block: read only when it arrives, because it must not change before.
     Post(PostPayload),
 }
 
 impl Body {
-    fn into_bytes(self) -> Vec<u8> {
+    fn into_bytes(self) -> Arc<Vec<u8>> {
         match self {
             Body::Own(bytes) => bytes,
-            Body::Post(payload) => payload.bytes().to_vec(),
+            Body::Post(payload) => Arc::new(payload.bytes().to_vec()),
         }
     }
 }
