@@ -139,6 +139,8 @@ struct Sum {
     twice: u64,
     stats: Stats,
     violation: Option<Violation>,
+    /// Whole minutes of the run that progress was reported for.
+    minutes: u64,
 }
 
 fn many(args: &Args, bug: Option<Bug>) -> ExitCode {
@@ -176,8 +178,12 @@ fn many(args: &Args, bug: Option<Bug>) -> ExitCode {
                     stop.store(true, Ordering::Relaxed);
                 }
             }
+            let minutes = clock.now().as_millis() / 60_000;
+            let (seeds, operations) = (sum.seeds, sum.stats.operations);
             if interactive {
-                eprint!("\r{} seeds, {} operations ", sum.seeds, sum.stats.operations);
+                eprint!("\r{seeds} seeds, {operations} operations ");
+            } else if minutes > std::mem::replace(&mut sum.minutes, minutes) {
+                eprintln!("{seeds} seeds, {operations} operations after {minutes} min");
             }
         }
     };
