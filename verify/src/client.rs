@@ -10,14 +10,13 @@ use crate::queueing::{self, Held, Queueing};
 use crate::server::{Caller, Message};
 use crate::storing::{self, Storing};
 use crate::world::{
-    Body, Event, Known, PATIENCE, Permit, REFUSAL_LASTS, Request, TryId, World, is_refusal,
-    wire_entry,
+    Event, Known, PATIENCE, Permit, REFUSAL_LASTS, Request, TryId, World, is_refusal, wire_entry,
 };
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::Error;
 use honeycomb_client::Target;
 use honeycomb_client::call::{Call, CallEvent, Routing, Step};
-use honeycomb_server::CallerAccess;
+use honeycomb_server::{CallerAccess, PostPayload};
 use honeycomb_types::{Kind, LaneId, Sequence, SessionId, StructureId, Time, Verbs};
 use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
@@ -67,7 +66,7 @@ pub(crate) struct Active {
     floor: u64,
     pub(crate) args: Vec<u8>,
     /// Shared with its copies on their way: it may have megabytes, and be sent often.
-    pub(crate) payload: Arc<Vec<u8>>,
+    pub(crate) payload: Arc<[u8]>,
     pub(crate) found: Vec<u8>,
     /// Arguments of the reply.
     pub(crate) told: Vec<u8>,
@@ -188,7 +187,7 @@ fn start(world: &mut World, task: usize, structure: StructureId, what: What) {
         deadline,
         floor: world.structures[&structure].file.floor(),
         args,
-        payload: Arc::new(payload),
+        payload: payload.into(),
         found: Vec::new(),
         told: Vec::new(),
         copied: false,
@@ -310,8 +309,8 @@ fn acknowledge(
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::AckResults) };
     header.args_len = args.len() as u32;
     let access = access(world, task, structure);
-    let request =
-        Request { access, header: header.encode(), args, payload: Body::Own(Arc::default()) };
+    let payload = PostPayload::Bytes(Arc::default());
+    let request = Request { access, header: header.encode(), args, payload };
     post(world, task, &entry.address, Caller::Nobody, request);
 }
 
@@ -401,7 +400,7 @@ fn send(
     // A batch has copies only after a lost connection, which its caller records as a doubt.
     let copied = header.op != Op::KvBatch || again;
     let header = header.encode();
-    let whole = || Body::Own(payload.clone());
+    let whole = || PostPayload::Bytes(payload.clone());
     let request = || Request { access, header, args: args.clone(), payload: whole() };
     let copied = copied && payload.len() < 2000 && world.rng.chance(world.faults.duplicate);
     let active = world.tasks[id.task].active.as_mut().expect("looked at above");

@@ -106,7 +106,7 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
             let active = active(world, task);
             let new = written_by(&active.what).expect("the operation writes a value");
             let piece = writing.cut(&[&storing::value(new)])[pieces[0]].concat();
-            active.payload = Arc::new(piece);
+            active.payload = piece.into();
             active.args.clear();
             active.call = Call::new(Op::ExtentPut, Target::Extents(at), active.deadline);
             let stage = Stage::Piece(writing, at, pieces[0]);
@@ -120,7 +120,7 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
             active.call = Call::new(op, target, active.deadline);
             // For an evacuated value, the payload begins with the old list.
             let payload = [payload, put_extents(&list)].concat();
-            (active.args, active.payload) = (args, Arc::new(payload));
+            (active.args, active.payload) = (args, payload.into());
             active.large = Some(Large { stage: Stage::Naming, tries });
             let known = world.structures.get_mut(&key.1).expect("a structure with tasks is known");
             known.lists.insert(put_extents(&list), new);
@@ -261,7 +261,7 @@ pub(crate) fn ended(
             let active = active(world, task);
             let (op, target, args, payload) = lay_out(&active.what);
             active.call = Call::new(op, target, active.deadline);
-            (active.args, active.payload) = (args, Arc::new(payload));
+            (active.args, active.payload) = (args, payload.into());
             go(world, task, CallEvent::Go);
             None
         }

@@ -4,7 +4,7 @@
 
 use crate::net::Node;
 use crate::server::{Caller, ShardLine};
-use crate::world::{Body, Event, Request, World};
+use crate::world::{Event, Request, World};
 use honeycomb_server::{CallerAccess, LineKey, Post, PostPayload};
 use honeycomb_types::{BlockAt, SessionId};
 use honeycomb_wire::{Op, RequestHeader, Status};
@@ -97,8 +97,7 @@ impl World {
         let (to, life) = line.to;
         let session = SessionId(u128::from(conn) | 1 << 100);
         let access = CallerAccess { session, window: 1, grant: None, peer: true };
-        let request =
-            Request { access, header: header.encode(), args, payload: Body::Post(payload) };
+        let request = Request { access, header: header.encode(), args, payload };
         let at = self.arrival(Node::Server(server), Node::Server(to), conn);
         let (from, request) = (Caller::Peer(conn), Box::new(request));
         self.schedule_at(at, Event::Request { server: to, life, from, request });

@@ -83,7 +83,7 @@ impl Sent {
 pub struct Filling {
     pub to: Caller,
     pub header: RequestHeader,
-    pub payload: Arc<Vec<u8>>,
+    pub payload: Arc<[u8]>,
     pub written: usize,
 }
 
@@ -453,7 +453,7 @@ impl SimServer {
         access: &CallerAccess,
         header: &RequestHeader,
         args: &[u8],
-        payload: Arc<Vec<u8>>,
+        payload: Arc<[u8]>,
     ) -> Taken {
         let ticket = self.ticket();
         // Operations with many keys are processed as a whole, of any length.

@@ -31,7 +31,6 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt::Write;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A try without a reply is given up after this time.
@@ -57,23 +56,8 @@ pub struct Request {
     pub access: CallerAccess,
     pub header: [u8; 64],
     pub args: Vec<u8>,
-    pub payload: Body,
-}
-
-/// The payload of a request.
-pub enum Body {
-    Own(Arc<Vec<u8>>),
-    /// Of a moving block: read only when it arrives, because it must not change before.
-    Post(PostPayload),
-}
-
-impl Body {
-    fn into_bytes(self) -> Arc<Vec<u8>> {
-        match self {
-            Body::Own(bytes) => bytes,
-            Body::Post(payload) => Arc::new(payload.bytes().to_vec()),
-        }
-    }
+    /// Pinned bytes of a moving block are read only when they arrive, because they must not change before.
+    pub payload: PostPayload,
 }
 
 /// The events.

@@ -6,7 +6,7 @@ use crate::controller::{Said, TICK, Told};
 use crate::net::{Node, trouble_lasts};
 use crate::server::{Caller, Message, SimServer, Taken};
 use honeycomb_catalog::Effect as Order;
-use honeycomb_server::Effect;
+use honeycomb_server::{Effect, PostPayload};
 use honeycomb_structures::Ticket;
 use honeycomb_types::ServerId;
 use honeycomb_wire::RequestHeader;
@@ -19,7 +19,10 @@ impl World {
         }
         let Some(request) = self.in_turn(server, from, request) else { return };
         let Request { access, header, args, payload } = request;
-        let payload = payload.into_bytes();
+        let payload = match payload {
+            PostPayload::Bytes(bytes) => bytes,
+            PostPayload::Pinned(pin) => pin.bytes().into(),
+        };
         let header = match RequestHeader::decode(&header, true) {
             Ok(header) => header,
             Err(refusal) => return self.broken(format!("a client sent {refusal:?}")),
