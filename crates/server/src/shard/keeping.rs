@@ -62,7 +62,7 @@ impl Shard {
         let mapped = slot.shared.is_some();
         let floor = backing.floor().min(snapshot.length());
         let memory = (floor < snapshot.length()).then(|| backing.pin(floor..snapshot.length()));
-        let stored = (floor > 0).then(|| stored(&mut place, floor, self.config.block_size));
+        let stored = stored(&mut place, floor, self.config.block_size);
         let there = RetainedBytes::There { stored, memory };
         let bytes = KeptBytes::new(at, owner.structure, snapshot, there);
         let leaving = self.take_leaving(at);
@@ -129,14 +129,13 @@ impl Shard {
             // Chunks that are whole, or of a block that takes no more, stay on the disk as they are.
             let settled = below.is_multiple_of(TIER_CHUNK) || sealed;
             let memory = (floor < length).then(|| slot.backing.pin(floor..length));
-            let stored =
-                (below > 0).then(|| stored(&mut slot.place, below, self.config.block_size));
+            let stored = stored(&mut slot.place, below, self.config.block_size);
             let there = RetainedBytes::There { stored, memory };
             KeptBytes::live(at, owner.structure, snapshot, settled, there)
         } else if floor > 0 {
             // Nothing of it changes there: what changes it is written elsewhere as long as this is read.
             let stored = stored(&mut slot.place, length, self.config.block_size);
-            let there = RetainedBytes::There { stored: Some(stored), memory: None };
+            let there = RetainedBytes::There { stored, memory: None };
             KeptBytes::live(at, owner.structure, snapshot, true, there)
         } else {
             let nothing = length == 0; // It may be below memory.
@@ -159,7 +158,7 @@ impl Shard {
     pub(super) fn kept_went_down(&mut self, index: usize) {
         let Some(kept) = self.kept.get_mut(&index) else { return };
         let length = kept.bytes.snapshot().length();
-        let stored = (length > 0).then(|| stored(&mut kept.place, length, self.config.block_size));
+        let stored = stored(&mut kept.place, length, self.config.block_size);
         kept.bytes.moved(RetainedBytes::There { stored, memory: None });
     }
 
@@ -176,12 +175,16 @@ impl Shard {
     }
 }
 
-/// The chunks in which the first bytes of a block lie on a disk. Their place stays theirs as long as this is
-/// there.
-fn stored(place: &mut Residency, length: usize, block_size: usize) -> StoredBytes {
+/// The chunks that contain the first `length` bytes of a block on its disk. Their slot is given to no other
+/// block while the result exists. `None` for no bytes: a block that was opened in a lower tier has no slot
+/// before its first write.
+fn stored(place: &mut Residency, length: usize, block_size: usize) -> Option<StoredBytes> {
+    if length == 0 {
+        return None;
+    }
     let hold = place.hold();
     let disk = place.disk.as_ref().expect("INV-41: a block that is not in memory is on a disk");
     let (chunks, sums) = disk.chunks(&(0..length));
     let at = disk.slot as u64 * block_size as u64;
-    StoredBytes { tier: place.tier, at, length: chunks.end, sums, hold }
+    Some(StoredBytes { tier: place.tier, at, length: chunks.end, sums, hold })
 }

@@ -2,8 +2,10 @@
 #![allow(dead_code)] // Each test uses what it needs of it.
 
 use super::common::{access, config, owner, shard};
-use honeycomb_env::{Entropy, MemoryVolume};
-use honeycomb_server::{BlockOwner, Effect, Io, IoDone, IoId, MoveWord, Shard, ShardConfig};
+use honeycomb_env::{Entropy, MemoryVolume, Volume};
+use honeycomb_server::{
+    BlockOwner, Effect, Io, IoDone, IoId, MoveWord, Shard, ShardConfig, VolumeParts,
+};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
@@ -55,21 +57,36 @@ impl Below {
 
     /// As above, with buffers of so many bytes.
     pub fn with_buffers(kind: Kind, size: usize, warm: u32, buffers: usize, seed: u64) -> Below {
-        let mut below = Below::empty(
-            kind,
-            seed,
-            ShardConfig {
-                frames: BLOCKS,
-                warm,
-                disks: vec![TierSpec { class: TierClass::Ssd, blocks: BLOCKS + 1 }],
-                buffers,
-                ..config(size, BLOCKS)
-            },
-        );
-        // Each has a part of the slots, as in a store of several blocks: otherwise it would merge.
-        let part = |block| BlockOwner { end: END, ..owner(at(block), kind, true) };
-        (0..BLOCKS).for_each(|block| below.shard.open(part(block)).unwrap());
+        let mut below = Below::without_blocks(kind, size, warm, buffers, seed);
+        (0..BLOCKS).for_each(|block| below.open(block, TierIx::MEMORY));
         below
+    }
+
+    /// As `new`, with each block opened in memory or in the lower tier, as the controller places it.
+    pub fn placed_anywhere(kind: Kind, size: usize, warm: u32, seed: u64) -> Below {
+        let mut below = Below::without_blocks(kind, size, warm, 2 * size, seed);
+        for block in 0..BLOCKS {
+            let tier = if below.below(2) == 0 { DISK } else { TierIx::MEMORY };
+            below.open(block, tier);
+        }
+        below
+    }
+
+    fn without_blocks(kind: Kind, size: usize, warm: u32, buffers: usize, seed: u64) -> Below {
+        let config = ShardConfig {
+            frames: BLOCKS,
+            warm,
+            disks: vec![TierSpec { class: TierClass::Ssd, blocks: BLOCKS + 1 }],
+            buffers,
+            ..config(size, BLOCKS)
+        };
+        Below::empty(kind, seed, config)
+    }
+
+    fn open(&mut self, block: u32, tier: TierIx) {
+        // Each has a part of the slots, as in a store of several blocks: otherwise it would merge.
+        let part = BlockOwner { end: END, tier, ..owner(at(block), self.kind, true) };
+        self.shard.open(part).unwrap();
     }
 
     /// A shard without blocks.
@@ -218,6 +235,17 @@ impl Below {
         }
         let last = self.begin(block, op, args, payload);
         panic!("{op:?} is busy for ever: {last:?}");
+    }
+
+    /// The content of a block in the form of a flush, which is copied while the block is served.
+    pub fn copied(&mut self, block: u32) -> Vec<u8> {
+        const FLUSH: u64 = 1;
+        let (copy, _) = self.shard.copy(at(block), (0, u64::MAX), FLUSH).unwrap();
+        let parts: VolumeParts = Arc::from([(self.disk.clone() as Arc<dyn Volume>, 0)]);
+        let mut content = Vec::new();
+        copy.write(&parts, &mut content).unwrap();
+        self.shard.end_copies(self.now, 0, FLUSH);
+        content
     }
 
     pub fn is_below(&mut self, block: u32) -> bool {

@@ -40,13 +40,19 @@ impl DerefMut for World {
 
 impl World {
     fn new(size: usize, warm: u32, seed: u64) -> World {
-        let below = Below::new(Kind::Kv, size, warm, seed);
-        World { below, maps: vec![Map::new(); BLOCKS as usize] }
+        World::of(Below::new(Kind::Kv, size, warm, seed))
+    }
+
+    fn placed_anywhere(warm: u32, seed: u64) -> World {
+        World::of(Below::placed_anywhere(Kind::Kv, SMALL, warm, seed))
     }
 
     /// As above, with buffers of so many bytes.
     fn with_buffers(size: usize, buffers: usize, seed: u64) -> World {
-        let below = Below::with_buffers(Kind::Kv, size, 1, buffers, seed);
+        World::of(Below::with_buffers(Kind::Kv, size, 1, buffers, seed))
+    }
+
+    fn of(below: Below) -> World {
         World { below, maps: vec![Map::new(); BLOCKS as usize] }
     }
 
@@ -79,6 +85,15 @@ impl World {
         let seed = self.rng.next_u64();
         let mut noise = Entropy::seeded(seed);
         (0..length).map(|_| noise.next_u64() as u8).collect()
+    }
+
+    /// A flush copies the content.
+    fn check_copy(&mut self, block: u32) {
+        let content = self.copied(block);
+        assert!(
+            entries(&content) == self.maps[block as usize],
+            "other entries are copied (INV-11)"
+        );
     }
 
     /// Every way of reading a block returns the content of its map.
@@ -142,6 +157,36 @@ impl World {
                 None => assert_eq!((answer.status, there.value), (Status::KeyNotFound, 0)),
             }
         }
+    }
+}
+
+/// The entries of a flush's form.
+fn entries(mut content: &[u8]) -> Map {
+    let mut map = Map::new();
+    while !content.is_empty() {
+        let (lengths, rest) = content.split_at(8);
+        let length = |at: usize| u32::from_le_bytes(lengths[at..at + 4].try_into().unwrap());
+        let (key, rest) = rest.split_at(length(0) as usize);
+        let (value, rest) = rest.split_at(length(4) as usize);
+        let twice = map.insert(key.to_vec(), value.to_vec());
+        assert!(twice.is_none(), "a copy has an entry once");
+        content = rest;
+    }
+    map
+}
+
+/// The controller places a new block in a lower tier when memory is full, and a flush may copy it before
+/// its first entry: it has no slot of the disk then.
+#[test]
+fn store_that_is_placed_below_is_copied_before_its_first_entry() {
+    let mut world = World::placed_anywhere(1, 7);
+    assert!((0..BLOCKS).any(|block| world.is_below(block)));
+    for block in 0..BLOCKS {
+        world.check_copy(block);
+        world.put(block, b"k", b"first");
+        world.check_copy(block);
+        world.delete(block, b"k");
+        world.check_copy(block);
     }
 }
 
@@ -365,11 +410,11 @@ fn a_delete_while_its_block_asks_for_a_move_is_no_less_a_change() {
 #[test]
 fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
     for seed in 0..60 {
-        let mut world = World::new(SMALL, 1 + (seed % 2) as u32, seed);
+        let mut world = World::placed_anywhere(1 + (seed % 2) as u32, seed);
         for _ in 0..400 {
             let block = world.below(BLOCKS as u64) as u32;
             let key = world.key();
-            match world.below(20) {
+            match world.below(21) {
                 0..8 => {
                     let value = world.value(SMALL);
                     let bytes: usize = world.maps[block as usize].values().map(Vec::len).sum();
@@ -391,6 +436,7 @@ fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
                 14..17 => drop(world.shard.lower(at(block), DISK)),
                 17 => drop(world.shard.lower(at(block), TierIx::MEMORY)),
                 18 => world.step(),
+                19 => world.check_copy(block),
                 _ => {
                     // A block that is written before its disk has answered a read.
                     world.settle();

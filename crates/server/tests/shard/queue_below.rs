@@ -67,7 +67,14 @@ fn get_args(items: u32, reserve_ms: u32) -> Vec<u8> {
 
 impl World {
     fn new(warm: u32, seed: u64) -> World {
-        let below = Below::new(Kind::Queue, SIZE, warm, seed);
+        World::of(Below::new(Kind::Queue, SIZE, warm, seed))
+    }
+
+    fn placed_anywhere(warm: u32, seed: u64) -> World {
+        World::of(Below::placed_anywhere(Kind::Queue, SIZE, warm, seed))
+    }
+
+    fn of(below: Below) -> World {
         let queues = (0..BLOCKS).map(|_| Model::default()).collect();
         World { below, queues, filled: vec![0; BLOCKS as usize] }
     }
@@ -197,6 +204,18 @@ impl World {
         }
     }
 
+    /// A flush copies the items that are not acknowledged, in their order.
+    fn check_copy(&mut self, block: u32) {
+        let queue = &self.queues[block as usize];
+        let out = queue.out.iter().map(|(number, (item, ..))| (*number, item));
+        let returned = queue.returned.iter().map(|(number, (item, _))| (*number, item));
+        let left = queue.left.iter().map(|(number, item)| (*number, item));
+        let items: BTreeMap<u64, &Vec<u8>> = out.chain(returned).chain(left).collect();
+        let form = |item: &&Vec<u8>| [&(item.len() as u32).to_le_bytes(), &item[..]].concat();
+        let due = items.values().flat_map(form).collect::<Vec<u8>>();
+        assert!(self.copied(block) == due, "other items are copied (INV-11)");
+    }
+
     /// All items are delivered.
     fn empty(&mut self, block: u32) {
         self.now = self.now + Duration::from_millis(2 * RESERVE_MS as u64);
@@ -234,6 +253,21 @@ fn a_consumer_reads_each_block_once_and_what_is_empty_is_not_written() {
     assert_eq!(world.shard.tier_counts().written, before.written);
 }
 
+/// The controller places a new block in a lower tier when memory is full, and a flush may copy it before
+/// its first item: it has no slot of the disk then.
+#[test]
+fn queue_that_is_placed_below_is_copied_before_its_first_item() {
+    let mut world = World::placed_anywhere(1, 7);
+    assert!((0..BLOCKS).any(|block| world.is_below(block)));
+    for block in 0..BLOCKS {
+        world.check_copy(block);
+        while !world.put(block) {}
+        world.check_copy(block);
+        world.empty(block);
+        world.check_copy(block);
+    }
+}
+
 /// With more queues than room to write to them, consumers that wait at empty ones keep no room from others.
 #[test]
 fn who_waits_for_items_waits_without_memory() {
@@ -263,10 +297,10 @@ fn who_waits_for_items_waits_without_memory() {
 #[test]
 fn a_queue_gives_what_was_put_in_its_order_wherever_its_blocks_are() {
     for seed in 0..60 {
-        let mut world = World::new(1 + (seed % 2) as u32, seed);
+        let mut world = World::placed_anywhere(1 + (seed % 2) as u32, seed);
         for _ in 0..400 {
             let block = world.below(BLOCKS as u64) as u32;
-            match world.below(20) {
+            match world.below(21) {
                 0..6 => drop(world.put(block)),
                 6..9 => world.get(block, 1, 0),
                 9 => world.get(block, 5, 0),
@@ -275,6 +309,7 @@ fn a_queue_gives_what_was_put_in_its_order_wherever_its_blocks_are() {
                 14..16 => drop(world.below.shard.lower(at(block), DISK)),
                 16 => drop(world.below.shard.lower(at(block), TierIx::MEMORY)),
                 17 => world.check(block),
+                20 => world.check_copy(block),
                 18 => {
                     world.below.now = world.below.now + Duration::from_millis(20);
                     world.step();
