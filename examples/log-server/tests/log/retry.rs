@@ -83,8 +83,9 @@ impl Relay {
         // The threads end with the process and are not joined.
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, server) =
-                    (client.unwrap(), TcpStream::connect(target.wait()).unwrap());
+                let client = client.unwrap();
+                // After the end of the cluster, a client that still connects finds a closed connection.
+                let Ok(server) = TcpStream::connect(target.wait()) else { continue };
                 for stream in [&client, &server] {
                     stream.set_nodelay(true).unwrap();
                 }

@@ -180,7 +180,8 @@ impl Cutter {
     }
 
     fn serve(&self, client: TcpStream, seed: u64) {
-        let server = TcpStream::connect(self.server.get().unwrap()).unwrap();
+        // After the end of the cluster, a client that still connects finds a closed connection.
+        let Ok(server) = TcpStream::connect(self.server.get().unwrap()) else { return };
         let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut from, &mut to);
