@@ -54,7 +54,8 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Lease(Shown):
     """A prefix's lease: ``duration`` and ``remaining`` in seconds. ``remaining`` is infinite if
-    ``pinned``."""
+    ``pinned``, and a lower bound if the prefix has more than 4096 children or more than 4096 edges lead
+    to its ancestors."""
 
     prefix: int
     duration: float

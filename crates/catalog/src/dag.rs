@@ -13,6 +13,11 @@
 //! relative is removed, `carried_below` and `carried_above` keep the renewals that the relative had granted.
 //! A dead prefix keeps its place and its last stamp; renewals of its ancestors still reach its descendants.
 
+mod ways;
+
+pub(crate) use self::ways::{AncestorRenewals, Ways};
+
+use self::ways::Marks;
 use crate::durable::Dirty;
 use crate::flush::Special;
 use crate::hash::HashKey;
@@ -125,25 +130,35 @@ const _: () = assert!(limits::PARENTS_MAX <= u16::MAX as usize);
 struct EdgeName {
     parent: u32,
     child: u32,
-    hash: u32,
+    /// 31 bits of the hash; the lowest bit says whether the edge was deduced from use.
+    tag: u32,
 }
 
 impl EdgeName {
-    fn new(key: HashKey, parent: u32, child: u32, name: &str) -> EdgeName {
-        EdgeName { parent, child, hash: EdgeName::hash_of(key, parent, name) }
+    fn new(hash: u32, parent: u32, child: u32, deduced: bool) -> EdgeName {
+        EdgeName { parent, child, tag: hash | u32::from(deduced) }
     }
 
+    /// The lowest bit is 0.
     fn hash_of(key: HashKey, parent: u32, name: &str) -> u32 {
-        (key.name(parent as u64, name) >> 32) as u32
+        (key.name(parent as u64, name) >> 32) as u32 & !1
+    }
+
+    fn hash(&self) -> u32 {
+        self.tag & !1
+    }
+
+    fn deduced(&self) -> bool {
+        self.tag & 1 == 1
     }
 
     /// The hash for the table, which uses the low bits as an entry's place and the top bits as a tag.
     fn spread(hash: u32) -> u64 {
-        u64::from(hash) << 32 | u64::from(hash)
+        u64::from(hash) << 32 | u64::from(hash >> 1)
     }
 
     fn table_hash(&self) -> u64 {
-        EdgeName::spread(self.hash)
+        EdgeName::spread(self.hash())
     }
 }
 
@@ -154,13 +169,19 @@ pub(crate) struct Dag {
     names: HashTable<EdgeName>,
     ids: HashTable<u32>,
     key: HashKey,
-    mark: u32,
+    marks: Marks,
     stack: Vec<u32>,
     name_bytes: usize,
+    /// Number of edges of each job.
+    edges_of: Vec<u32>,
     /// Attributes that only some prefixes have, by the index of the prefix.
     pub(crate) special: HashMap<u32, Box<Special>>,
-    /// Number of relatives visited to compute leases, for cost tests.
+    /// Number of relatives visited by searches, for cost tests.
     pub(crate) visited: u64,
+    /// Number of edges followed by searches: cost tests and the end of a tick depend on it.
+    pub(crate) followed: u64,
+    /// Edges that this command may still visit to carry renewals.
+    carries_left: u64,
     /// Prefixes whose durable state changed.
     pub(crate) dirty: Dirty,
     /// Edges deduced from use: child and parent.
@@ -175,29 +196,42 @@ impl Dag {
             names: HashTable::new(),
             ids: HashTable::new(),
             key,
-            mark: 0,
+            marks: Marks::default(),
             stack: Vec::new(),
             special: HashMap::new(),
             name_bytes: 0,
+            edges_of: Vec::new(),
             visited: 0,
+            followed: 0,
+            carries_left: limits::CARRIED_EDGES_MAX,
             dirty: Dirty::default(),
             used: Vec::new(),
         }
     }
 
     pub(crate) fn child(&self, parent: u32, name: &str) -> Option<u32> {
+        self.edge_named(parent, name).map(|named| named.child)
+    }
+
+    /// The same if a plan named the edge.
+    pub(crate) fn named_child(&self, parent: u32, name: &str) -> Option<u32> {
+        let named = self.edge_named(parent, name).filter(|named| !named.deduced());
+        named.map(|named| named.child)
+    }
+
+    fn edge_named(&self, parent: u32, name: &str) -> Option<&EdgeName> {
         let hash = EdgeName::hash_of(self.key, parent, name);
         let same = |named: &EdgeName| {
-            (named.parent, named.hash) == (parent, hash) && *self.nodes[named.child].name == *name
+            (named.parent, named.hash()) == (parent, hash) && *self.nodes[named.child].name == *name
         };
-        self.names.find(EdgeName::spread(hash), same).map(|named| named.child)
+        self.names.find(EdgeName::spread(hash), same)
     }
 
     /// The child of this name, or another of the same parent: read from the table of names alone,
     /// without the child's own memory.
     pub(crate) fn likely_child(&self, parent: u32, name: &str) -> Option<u32> {
         let hash = EdgeName::hash_of(self.key, parent, name);
-        let same = |named: &EdgeName| (named.parent, named.hash) == (parent, hash);
+        let same = |named: &EdgeName| (named.parent, named.hash()) == (parent, hash);
         self.names.find(EdgeName::spread(hash), same).map(|named| named.child)
     }
 
@@ -260,6 +294,7 @@ impl Dag {
         }
         *first_of_job = n;
         self.index(n);
+        self.marks.forget();
         self.dirty.mark(n);
         n
     }
@@ -377,24 +412,18 @@ impl Dag {
         let prev_sibling = NONE;
         let edge = Edge { parent, child, next_sibling, prev_sibling, next_parent, behind, deduced };
         let e = self.edges.insert(edge);
+        self.marks.forget();
+        let job = self.nodes[child].job as usize;
+        self.edges_of.resize(self.edges_of.len().max(job + 1), 0);
+        self.edges_of[job] += 1;
         if next_sibling != NONE {
             self.edges[next_sibling].prev_sibling = e;
         }
         self.nodes[parent].first_child = e;
-        let named = EdgeName::new(self.key, parent, child, &self.nodes[child].name);
+        let hash = EdgeName::hash_of(self.key, parent, &self.nodes[child].name);
+        let named = EdgeName::new(hash, parent, child, deduced);
         self.names.insert_unique(named.table_hash(), named, EdgeName::table_hash);
         e
-    }
-
-    /// Removes the edge between two prefixes.
-    fn unlink(&mut self, parent: u32, child: u32) {
-        let mut before = NONE;
-        let mut e = self.nodes[child].first_parent;
-        while self.edges[e].parent != parent {
-            before = e;
-            e = self.edges[e].next_parent;
-        }
-        self.cut(before, e);
     }
 
     /// Removes the edge that follows `before` in its child's list.
@@ -410,6 +439,8 @@ impl Dag {
             _ => self.edges[before].next_parent = self.edges[e].next_parent,
         }
         let edge = self.edges.remove(e);
+        self.marks.forget();
+        self.edges_of[self.nodes[child].job as usize] -= 1;
         match edge.prev_sibling {
             NONE => self.nodes[parent].first_child = edge.next_sibling,
             prev => self.edges[prev].next_sibling = edge.next_sibling,
@@ -419,134 +450,89 @@ impl Dag {
         }
     }
 
-    /// Removes an edge and keeps the renewals that each end had granted the other (INV-12).
-    pub(crate) fn detach(&mut self, parent: u32, child: u32) {
-        if self.has_children(child) {
-            let above = self.latest_above(child, Time::NEVER);
-            let node = &mut self.nodes[child];
-            node.carried_above = node.carried_above.max(above);
-        }
+    /// A command begins.
+    pub(crate) fn begin_command(&mut self) {
+        self.carries_left = limits::CARRIED_EDGES_MAX;
+    }
+
+    /// Removes the edges between a dead prefix that keeps its children and those of its parents that `from`
+    /// selects, and keeps the renewals that each end had granted the other (INV-12).
+    pub(crate) fn evict(&mut self, child: u32, from: impl Fn(u32) -> bool, now: Time) {
+        self.carry_above(child, now);
+        self.detach(child, from);
+    }
+
+    /// The same for a prefix without children, or one that is about to be replaced: the renewal by which the
+    /// new prefix begins is later than all that its parents granted.
+    pub(crate) fn detach(&mut self, child: u32, from: impl Fn(u32) -> bool) {
         let stamp = self.nodes[child].stamp;
-        if self.nodes[parent].live() {
-            let carried = &mut self.nodes[parent].carried_below;
-            *carried = (*carried).max(stamp);
+        let (mut before, mut e) = (NONE, self.nodes[child].first_parent);
+        while e != NONE {
+            self.followed += 1;
+            let Edge { parent, next_parent, .. } = self.edges[e];
+            if from(parent) {
+                let node = &mut self.nodes[parent];
+                if node.live() {
+                    node.carried_below = node.carried_below.max(stamp);
+                }
+                self.cut(before, e);
+            } else {
+                before = e;
+            }
+            e = next_parent;
         }
-        self.unlink(parent, child);
     }
 
-    /// Removes all edges of a prefix without keeping any renewals; for the end of a job.
-    pub(crate) fn isolate(&mut self, n: u32) {
-        while let Some(parent) = self.first_parent(n) {
-            self.unlink(parent, n);
-        }
-        while self.has_children(n) {
-            let child = self.edges[self.nodes[n].first_child].child;
-            self.unlink(n, child);
+    /// Removes all edges to a prefix's parents without keeping any renewals; for the end of a job.
+    pub(crate) fn orphan(&mut self, n: u32) {
+        while self.has_parents(n) {
+            self.cut(NONE, self.nodes[n].first_parent);
         }
     }
 
-    /// The time at which a prefix counts as renewed. A result of `enough` or later may be less than the
-    /// latest renewal, because the search ends when it is reached.
-    pub(crate) fn renewed(&mut self, n: u32, enough: Time) -> Time {
+    /// Number of edges of a job.
+    pub(crate) fn edges_of(&self, job: u32) -> usize {
+        self.edges_of.get(job as usize).map_or(0, |count| *count as usize)
+    }
+
+    /// The time at which a prefix counts as renewed. The search follows at most `most` edges to children and
+    /// `most` to ancestors: the result is then a lower bound.
+    pub(crate) fn renewed_within(&mut self, n: u32, most: u64) -> Time {
+        let below = self.renewed_below(n, Time::NEVER, most);
+        match Bug::RenewalForgetsDescendants.active() {
+            true => below,
+            false => below.max(self.latest_above(n, Time::NEVER, most)),
+        }
+    }
+
+    /// The time at which a prefix counts as renewed. The search ends at a renewal at `enough` or later: the
+    /// result is then a lower bound. For `found`, see `latest_above_each`.
+    pub(crate) fn renewed(&mut self, n: u32, enough: Time, found: &mut AncestorRenewals) -> Time {
+        let below = self.renewed_below(n, enough, u64::MAX);
+        match below >= enough || Bug::RenewalForgetsDescendants.active() {
+            true => below,
+            false => below.max(self.latest_above_each(n, enough, found)),
+        }
+    }
+
+    /// The latest renewal of a prefix itself, of its children, and of relatives that are no longer linked.
+    fn renewed_below(&mut self, n: u32, enough: Time, most: u64) -> Time {
         let node = &self.nodes[n];
         let mut latest = node.stamp.max(node.carried_below).max(node.carried_above);
         let mut e = node.first_child;
         if Bug::RenewalForgetsParents.active() {
             e = NONE;
         }
-        while latest < enough && e != NONE {
+        let mut left = most;
+        while latest < enough && e != NONE && left > 0 {
             let edge = &self.edges[e];
-            self.visited += 1;
+            left -= 1;
             latest = latest.max(self.nodes[edge.child].stamp);
             e = edge.next_sibling;
         }
-        if latest < enough && !Bug::RenewalForgetsDescendants.active() {
-            latest.max(self.latest_above(n, enough))
-        } else {
-            latest
-        }
-    }
-
-    /// The latest renewal that reaches a prefix from its ancestors; the search ends at `enough`.
-    fn latest_above(&mut self, n: u32, enough: Time) -> Time {
-        let mut latest = Time::ZERO;
-        self.climb(
-            n,
-            |_| true,
-            |_, node| {
-                latest = latest.max(node.stamp).max(node.carried_above);
-                latest >= enough
-            },
-        );
+        self.visited += most - left;
+        self.followed += most - left;
         latest
-    }
-
-    /// Whether `n` is `above` or a descendant of it by named edges: use must not change rights.
-    pub(crate) fn at_or_below(&mut self, n: u32, above: u32) -> bool {
-        n == above || self.climb(n, |edge| !edge.deduced, |ancestor, _| ancestor == above)
-    }
-
-    /// Visits every ancestor reachable by these edges once, until `stop` returns true; returns whether it
-    /// did.
-    fn climb(
-        &mut self,
-        n: u32,
-        by: impl Fn(&Edge) -> bool,
-        mut stop: impl FnMut(u32, &Node) -> bool,
-    ) -> bool {
-        self.mark = self.mark.wrapping_add(1);
-        if self.mark == 0 {
-            self.nodes.iter_mut().for_each(|node| node.mark = 0);
-            self.mark = 1;
-        }
-        let mark = self.mark;
-        let mut stack = std::mem::take(&mut self.stack);
-        stack.clear();
-        stack.push(n);
-        let mut stopped = false;
-        'climb: while let Some(at) = stack.pop() {
-            let mut e = self.nodes[at].first_parent;
-            while e != NONE {
-                let edge = &self.edges[e];
-                let (parent, follow) = (edge.parent, by(edge));
-                e = edge.next_parent;
-                if !follow {
-                    continue;
-                }
-                let node = &mut self.nodes[parent];
-                if node.mark == mark {
-                    continue;
-                }
-                node.mark = mark;
-                self.visited += 1;
-                if stop(parent, node) {
-                    stopped = true;
-                    break 'climb;
-                }
-                stack.push(parent);
-            }
-        }
-        self.stack = stack;
-        stopped
-    }
-
-    /// The prefixes on one way down from `top` to `bottom`, both included, if there is a way.
-    pub(crate) fn way_down(&self, top: u32, bottom: u32) -> Option<Vec<u32>> {
-        let mut below: HashMap<u32, u32> = HashMap::new();
-        let mut stack = vec![bottom];
-        while let Some(at) = stack.pop() {
-            if at == top {
-                let next = |&n: &u32| if n == bottom { None } else { Some(below[&n]) };
-                return Some(std::iter::successors(Some(top), next).collect());
-            }
-            for parent in self.parents(at) {
-                below.entry(parent).or_insert_with(|| {
-                    stack.push(parent);
-                    at
-                });
-            }
-        }
-        None
     }
 
     /// The address of a prefix by way of its first parents, for messages and tombstones; of a very long one,
@@ -574,15 +560,21 @@ impl Dag {
 
     /// Checks the lists and tables against each other; for `check_invariants`.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let mut edges = 0;
+        let (mut edges, mut of_jobs) = (0, vec![0; self.edges_of.len()]);
         for (n, node) in self.nodes.iter() {
             if self.by_id(node.id) != Some(n) {
                 return Err(format!("prefix {} is not found by its id", node.id));
             }
             for child in self.children(n) {
                 edges += 1;
-                if self.child(n, &self.nodes[child].name) != Some(child) {
+                of_jobs[node.job as usize] += 1;
+                let named = self.edge_named(n, &self.nodes[child].name);
+                if named.map(|named| named.child) != Some(child) {
                     return Err(format!("'{}' is not found under its parent", self.path_of(child)));
+                }
+                let edge = self.parent_edges(child).find(|e| self.edges[*e].parent == n);
+                if edge.map(|e| self.edges[e].deduced) != named.map(EdgeName::deduced) {
+                    return Err(format!("the edge to '{}' has two origins", self.path_of(child)));
                 }
                 if self.nodes[child].job != node.job {
                     return Err(format!("'{}' has a parent of another job", self.path_of(child)));
@@ -593,15 +585,18 @@ impl Dag {
             }
             self.check_parents(n)?;
         }
-        if (edges, edges) != (self.edges.len(), self.names.len()) {
-            return Err(format!("{edges} edges, {} records", self.edges.len()));
+        if (edges, edges) != (self.edges.len(), self.names.len()) || of_jobs != self.edges_of {
+            let counted = &self.edges_of;
+            return Err(format!("{edges} edges, {} records, {counted:?}", self.edges.len()));
         }
         Ok(())
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let tables = self.names.allocation_size() + self.ids.allocation_size();
-        let lists = self.nodes.bytes() + self.edges.bytes() + self.stack.capacity() * 4;
+        let lists = self.nodes.bytes()
+            + self.edges.bytes()
+            + (self.stack.capacity() + self.edges_of.capacity()) * 4;
         let special = self.special.values().map(|s| size_of::<Special>() + s.flush_to.len());
         let special = self.special.allocation_size() + special.sum::<usize>();
         tables + lists + self.name_bytes + special

@@ -17,7 +17,7 @@ use crate::dag::{Dag, Edge};
 use crate::slab::NONE;
 use crate::{Actor, Catalog, EdgeOutcome};
 use hashbrown::HashMap;
-use honeycomb_types::limits::PARENTS_MAX;
+use honeycomb_types::limits::{EDGES_PER_JOB_MAX, PARENTS_MAX};
 use honeycomb_types::{Bug, PrefixId};
 
 /// Most edges visited by one search for a cycle.
@@ -31,12 +31,6 @@ enum SearchEnd {
 }
 
 impl Dag {
-    /// Whether the edge was named in a plan, not deduced from use.
-    pub(crate) fn is_named(&self, parent: u32, child: u32) -> bool {
-        let edge = |&e: &u32| self.edges[e].parent == parent;
-        self.parent_edges(child).find(edge).is_some_and(|e| !self.edges[e].deduced)
-    }
-
     /// Whether a path leads down from `top` to `bottom`; `None` when the search would take too long.
     ///
     /// Searches from both ends in turn, edge by edge. It ends when the searches meet or when one of them is
@@ -61,6 +55,7 @@ impl Dag {
             }
             let Some(next) = stack.last_mut() else { return Some(false) };
             self.visited += 1;
+            self.followed += 1;
             let edge = &self.edges[*next];
             let at = if from == SearchEnd::Top { edge.child } else { edge.parent };
             *next = if from == SearchEnd::Top { edge.next_sibling } else { edge.next_parent };
@@ -137,24 +132,28 @@ impl Catalog {
             None => return EdgeOutcome::Impossible,
         }
         // A dead prefix with a deduced edge does not occupy the name.
-        let gone = |&h: &u32| !self.dag.nodes[h].live() && !self.dag.is_named(p, h);
+        let gone = |&h: &u32| {
+            let name = &self.dag.nodes[h].name;
+            !self.dag.nodes[h].live() && self.dag.named_child(p, name).is_none()
+        };
         let evicted = holder.filter(gone);
         if holder.is_some() && evicted.is_none() {
             return EdgeOutcome::Impossible;
         }
         let room = self.dag.make_room(t);
-        let left: Vec<u32> = room.iter().flatten().copied().chain(evicted).collect();
-        if let Some(holder) = evicted.filter(|_| room.is_some()) {
-            self.dag.detach(p, holder);
+        let fits = room.is_some() && self.dag.edges_of(j) < EDGES_PER_JOB_MAX;
+        let left: Vec<u32> = room.into_iter().flatten().chain(evicted).collect();
+        if let Some(holder) = evicted.filter(|_| fits) {
+            self.dag.evict(holder, |parent| parent == p, self.now);
         }
-        if room.is_some() && !Bug::EdgeForgotten.active() {
+        if fits && !Bug::EdgeForgotten.active() {
             self.dag.link_deduced(p, t);
             self.dag.nodes[t].stamp = self.now;
         }
         for n in left {
             self.collect(n);
         }
-        if room.is_some() { EdgeOutcome::Added } else { EdgeOutcome::Impossible }
+        if fits { EdgeOutcome::Added } else { EdgeOutcome::Impossible }
     }
 
     /// A prefix's named parents in their order, then the deduced ones in theirs.

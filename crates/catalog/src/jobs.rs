@@ -2,7 +2,7 @@
 
 use crate::bill::Bill;
 use crate::command::{ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY};
-use crate::dag::{Life, Node};
+use crate::dag::{Life, Node, Ways};
 use crate::durable::{Dirty, JobImage};
 use crate::flush::JobEnd;
 use crate::hash::HashKey;
@@ -18,7 +18,9 @@ use crate::{
     PrefixOptions, PrefixState, Reply, Spent, Supply,
 };
 use hashbrown::{HashMap, HashTable};
-use honeycomb_types::limits::{BATCH_MAX, JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS, NAME_MAX};
+use honeycomb_types::limits::{
+    BATCH_MAX, JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS, NAME_MAX, TREE_EDGES_MAX,
+};
 use honeycomb_types::{Bug, IdOf, JobId, PrefixId, Time, Verbs, check_job_name};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -320,7 +322,7 @@ impl Catalog {
         // A token may outlive its prefix; a token for an expired prefix gives no rights.
         match self.dag.by_id(task) {
             Some(own) if self.dag.nodes[own].job == self.dag.nodes[n].job => {
-                self.dag.at_or_below(n, own)
+                self.dag.reaches(n, own, Ways::Named)
             }
             _ => false,
         }
@@ -468,6 +470,12 @@ impl Catalog {
         let mut timers = 0;
         self.remember_former(j);
         self.persist_job(j, how, effects);
+        // All edges of a job are between its own prefixes.
+        let mut n = self.jobs[j].first_node;
+        while n != NONE {
+            self.dag.orphan(n);
+            n = self.dag.nodes[n].job_next;
+        }
         while self.jobs[j].first_node != NONE {
             let n = self.jobs[j].first_node;
             while self.dag.nodes[n].first_structure != NONE {
@@ -483,7 +491,6 @@ impl Catalog {
                 self.unclaim(n);
                 self.unbound_prefix(n);
             }
-            self.dag.isolate(n);
             self.readers.withdraw(n);
             self.readers.lose(n);
             let node: Node = self.dag.remove(n, &mut self.jobs[j].first_node);
@@ -534,6 +541,10 @@ impl Catalog {
         if tree_is_too_large(live_prefixes, nodes, all.map(|n| self.is_shown(n))) {
             let what = "prefixes of a job's tree";
             return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
+        }
+        if self.dag.edges_of(j) > TREE_EDGES_MAX {
+            let what = "edges of a job's tree";
+            return Err(CatalogError::LimitExceeded { what, limit: TREE_EDGES_MAX as u64 });
         }
         let order = self.parents_first(j);
         // The latest renewal that reaches each prefix from its ancestors, computed for parents first.

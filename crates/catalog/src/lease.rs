@@ -4,13 +4,13 @@
 //! no timer: when one fires, the prefix's real deadline is computed, and the timer is set again or the prefix
 //! expires. A prefix whose timer is not due causes no work.
 
-use crate::dag::Life;
+use crate::dag::{AncestorRenewals, Life};
 use crate::flush::JobEnd;
 use crate::pool::Presence;
 use crate::slab::NONE;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Actor, Catalog, CatalogError, Effect, LeaseInfo, Loss, Reply};
-use honeycomb_types::limits::{BATCH_MAX, JOB_LINGER};
+use honeycomb_types::limits::{BATCH_MAX, JOB_LINGER, LEASE_EDGES_MAX};
 use honeycomb_types::{Bug, JobId, PrefixId, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,8 +25,10 @@ struct Timer {
     id: u32,
 }
 
-/// Most timers examined in one tick; the rest stay due, so that requests are served in between.
+/// Most timers examined in one tick, and edges followed for them, after which the rest stay due, so that
+/// requests are served in between.
 const TIMERS_PER_TICK: u64 = 16_384;
+const EDGES_PER_TICK: u64 = 1 << 18;
 
 /// Number of paths of a renewal that are looked up together.
 const TOGETHER: usize = 32;
@@ -174,7 +176,8 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         let n = self.live_prefix(j, path)?;
-        let deadline = self.deadline(n, Time::NEVER);
+        let renewed = self.dag.renewed_within(n, LEASE_EDGES_MAX);
+        let deadline = self.lease_end(n, renewed.max(self.floor));
         let node = &self.dag.nodes[n];
         let remaining_ms = if node.pinned { i64::MAX } else { remaining_ms(deadline, self.now) };
         let (prefix, lease_ms, pinned) = (node.id, node.lease_ms, node.pinned);
@@ -184,12 +187,6 @@ impl Catalog {
     pub(crate) fn lease(&self, n: u32) -> Duration {
         let lease = Duration::from_millis(self.dag.nodes[n].lease_ms as u64);
         if Bug::EarlyExpiry.active() { lease / 2 } else { lease }
-    }
-
-    /// The time at which the lease of `n` ends. Exact unless `n` was renewed at `enough` or later.
-    pub(crate) fn deadline(&mut self, n: u32, enough: Time) -> Time {
-        let renewed = self.dag.renewed(n, enough).max(self.floor);
-        self.lease_end(n, renewed)
     }
 
     /// The time at which the lease of `n` ends if its last renewal was at this time.
@@ -217,8 +214,11 @@ impl Catalog {
         if self.recovering() {
             return Ok(Reply::Done);
         }
-        let enough = self.timers.examined + TIMERS_PER_TICK;
-        while self.timers.examined < enough
+        let mut found = AncestorRenewals::default();
+        let timers = self.timers.examined + TIMERS_PER_TICK;
+        let edges = self.dag.followed + EDGES_PER_TICK;
+        while self.timers.examined < timers
+            && self.dag.followed < edges
             && let Some(timer) = self.timers.due(heard)
         {
             if !self.timer_is_current(timer.node, timer.id) {
@@ -229,13 +229,15 @@ impl Catalog {
             let n = timer.node;
             // A lower bound of half a lease suffices: the timer fires again before the end, and the relatives
             // of a prefix are not all read each time.
-            let deadline = self.deadline(n, self.now - self.lease(n) / 2);
+            let renewed = self.dag.renewed(n, self.now - self.lease(n) / 2, &mut found);
+            let deadline = self.lease_end(n, renewed.max(self.floor));
             let id = self.dag.nodes[n].id;
             let deadline = match deadline > heard || !self.is_being_copied(id) {
                 true => deadline,
                 // A flush in progress renews the prefix.
                 false => {
                     self.dag.nodes[n].stamp = self.now;
+                    found = AncestorRenewals::default();
                     self.now + self.lease(n)
                 }
             };
@@ -397,11 +399,8 @@ impl Catalog {
             if node.live() || self.dag.has_children(n) || n == job.root || (named && remembered) {
                 continue;
             }
-            let parents: Vec<u32> = self.dag.parents(n).collect();
-            for parent in parents {
-                self.dag.detach(parent, n);
-                candidates.push(parent);
-            }
+            candidates.extend(self.dag.parents(n));
+            self.dag.detach(n, |_| true);
             let job = &mut self.jobs[j];
             job.nodes -= 1;
             self.readers.lose(n);

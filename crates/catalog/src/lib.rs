@@ -166,8 +166,10 @@ impl Default for Config {
 pub struct WorkCounters {
     /// Lease timers that were due and examined.
     pub timers: u64,
-    /// Relatives of prefixes that were read to compute leases.
+    /// Relatives of prefixes that were read to compute leases, rights and cycles.
     pub relatives: u64,
+    /// Edges that were followed for that.
+    pub edges: u64,
     /// Servers that were inspected to compute the advice on their number.
     pub advice: u64,
 }
@@ -281,6 +283,7 @@ impl Catalog {
         self.pool.meter.at(self.now, self.block_size);
         self.started.get_or_insert(self.now);
         self.pressure.begins(matches!(command, Command::ShortOf { .. }));
+        self.dag.begin_command();
         let copies = command.frees_copies();
         self.share_anew();
         let reply = self.transition(command, effects);
@@ -473,6 +476,7 @@ impl Catalog {
         WorkCounters {
             timers: self.timers.examined,
             relatives: self.dag.visited,
+            edges: self.dag.followed,
             advice: self.adviser.looked_at,
         }
     }

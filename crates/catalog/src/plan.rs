@@ -9,7 +9,7 @@ use crate::readers::{need_readers, need_reads};
 use crate::tombstones::Cause;
 use crate::{Actor, Catalog, CatalogError, Effect, PlanNode, PrefixOptions, Reply};
 use hashbrown::{HashMap, HashSet};
-use honeycomb_types::limits::{BATCH_MAX, PARENTS_MAX, PATH_DEPTH_MAX};
+use honeycomb_types::limits::{BATCH_MAX, FLUSH_DIRECTORY_MAX, PARENTS_MAX, PATH_DEPTH_MAX};
 use honeycomb_types::{InvalidName, JobId, check_name};
 
 /// A parent or a reader of a planned node.
@@ -17,6 +17,12 @@ use honeycomb_types::{InvalidName, JobId, check_name};
 enum Parent {
     Planned(usize),
     Existing(u32),
+}
+
+/// A prefix in a search that climbs.
+enum Visit {
+    OnTheWay,
+    Done,
 }
 
 struct Planned<'a> {
@@ -78,12 +84,14 @@ fn order(nodes: &[PlanNode<'_>], plan: &[Planned<'_>]) -> Result<Vec<usize>, Cat
 /// The cycle found on the way up from a node that waits for its parents for ever. Every waiting node has a
 /// waiting parent.
 fn cycle_above(plan: &[Planned<'_>], missing: &[usize], stuck: usize) -> Vec<usize> {
-    let mut way = vec![stuck];
+    let (mut way, mut on_it) = (vec![stuck], vec![false; plan.len()]);
     loop {
         let last = way[way.len() - 1];
+        on_it[last] = true;
         let parent = planned_parents(plan, last).find(|&k| missing[k] > 0);
         let parent = parent.expect("a node that waits has a parent that waits");
-        if let Some(first) = way.iter().position(|&i| i == parent) {
+        if on_it[parent] {
+            let first = way.iter().position(|&i| i == parent).expect("it is on the way");
             way.drain(..first);
             way.reverse();
             return way;
@@ -92,30 +100,40 @@ fn cycle_above(plan: &[Planned<'_>], missing: &[usize], stuck: usize) -> Vec<usi
     }
 }
 
-/// The paths of nodes that outlive their job without an explicit place: by way of their first parents, as the
-/// plan reads. Also returns a node whose path has too many levels, unless that is due to a cycle, which is
-/// reported first.
+/// The paths of nodes that outlive their job without an explicit place: by way of their first parents, as
+/// the plan reads. Also returns a node whose path is too long for a flush, with the reason, unless a cycle is
+/// the cause: a cycle is reported first.
 fn own_paths<'a>(
     nodes: &[PlanNode<'a>],
     names: &HashMap<&str, usize>,
-) -> (Vec<Option<String>>, Option<&'a str>) {
-    let mut deep = None;
+) -> (Vec<Option<String>>, Option<InvalidName>) {
+    let mut refused = None;
     let mut path = |node: &PlanNode<'a>| {
-        let mut path = node.name.to_owned();
+        let (mut way, mut bytes) = (vec![node.name], node.name.len());
         let mut above = node.parents.first();
-        for _ in 0..PATH_DEPTH_MAX {
-            let Some(parent) = above else { return path };
+        let why = loop {
+            let Some(parent) = above else {
+                way.reverse();
+                return way.join("/");
+            };
             let name = parent.trim_start_matches('/');
             if !name.is_empty() {
-                path = format!("{name}/{path}");
+                way.push(name);
+                bytes += name.len() + 1;
+            }
+            if way.len() > PATH_DEPTH_MAX {
+                break "its path has more than 64 levels; set flush_to";
+            }
+            if bytes > FLUSH_DIRECTORY_MAX {
+                break "its path is longer than 1,024 bytes; set flush_to";
             }
             above = names.get(parent).and_then(|&k| nodes[k].parents.first());
-        }
-        deep = Some(node.name);
+        };
+        refused = Some(InvalidName { name: node.name.into(), why });
         node.name.to_owned()
     };
     let own = |node: &PlanNode<'_>| node.options.is_placed() && node.options.flush_to.is_empty();
-    (nodes.iter().map(|node| own(node).then(|| path(node))).collect(), deep)
+    (nodes.iter().map(|node| own(node).then(|| path(node))).collect(), refused)
 }
 
 fn at_own<'a>((node, own): (&PlanNode<'a>, &'a Option<String>)) -> PlanNode<'a> {
@@ -149,7 +167,7 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
         }
         let names = index_names(nodes)?;
-        let (own, deep) = own_paths(nodes, &names);
+        let (own, too_long) = own_paths(nodes, &names);
         let placed: Vec<PlanNode<'_>>;
         let nodes = match own.iter().any(Option::is_some) {
             true => {
@@ -167,15 +185,16 @@ impl Catalog {
         let mut plan = planned.collect::<Result<Vec<Planned<'_>>, CatalogError>>()?;
         refuse_shared_flush(&plan)?;
         let order = order(nodes, &plan)?;
-        if let Some(name) = deep {
-            let why = "its path has more than 64 levels; set flush_to";
-            return Err(InvalidName { name: name.into(), why }.into());
+        if let Some(too_long) = too_long {
+            return Err(too_long.into());
         }
         self.choose_places(nodes, &mut plan, &order)?;
         self.refuse_cycles(nodes, &plan)?;
         self.refuse_foreign(actor, nodes, &plan, &order)?;
         let fresh = plan.iter().filter(|node| node.place.is_none()).count();
         self.need_room_for_prefixes(j, fresh)?;
+        let edges = plan.iter().map(|node| node.parents.len()).sum();
+        self.need_room_for_edges(j, edges, plan.iter().filter_map(|node| node.place))?;
         self.need_room_for_reads(&plan)?;
 
         let mut installed = vec![0; plan.len()];
@@ -312,7 +331,7 @@ impl Catalog {
     /// Refuses a plan that puts a prefix below its own descendants. Such a cycle leads through the children
     /// of a replaced prefix; the plan alone has none.
     fn refuse_cycles(
-        &self,
+        &mut self,
         nodes: &[PlanNode<'_>],
         plan: &[Planned<'_>],
     ) -> Result<(), CatalogError> {
@@ -324,21 +343,32 @@ impl Catalog {
         }
         let occupied = plan.iter().filter_map(|node| node.place);
         let tops: Vec<u32> = occupied.filter(|&place| self.dag.has_children(place)).collect();
+        // Climbs from the replaced prefixes by their future parents, and theirs; each is visited once.
+        let mut visited: HashMap<Parent, Visit> = HashMap::new();
         for top in tops {
-            // Climbs from the replaced prefix by its future parents, and theirs.
             let start = Parent::Planned(places[&top]);
-            let mut below: HashMap<Parent, Parent> = HashMap::new();
-            let mut stack = vec![start];
-            while let Some(at) = stack.pop() {
-                for parent in self.parents_to_be(plan, &places, at) {
-                    if below.contains_key(&parent) {
-                        continue;
+            if visited.contains_key(&start) {
+                continue;
+            }
+            visited.insert(start, Visit::OnTheWay);
+            let mut way = vec![(start, self.parents_to_be(plan, &places, start).into_iter())];
+            while let Some((at, parents)) = way.last_mut() {
+                let Some(parent) = parents.next() else {
+                    visited.insert(*at, Visit::Done);
+                    way.pop();
+                    continue;
+                };
+                self.dag.followed += 1;
+                match visited.get(&parent) {
+                    Some(Visit::Done) => {}
+                    Some(Visit::OnTheWay) => {
+                        let way: Vec<Parent> = way.iter().map(|(at, _)| *at).collect();
+                        return Err(self.cycle_error(nodes, &way, parent));
                     }
-                    below.insert(parent, at);
-                    if parent == start {
-                        return Err(self.cycle_error(nodes, start, &below));
+                    None => {
+                        visited.insert(parent, Visit::OnTheWay);
+                        way.push((parent, self.parents_to_be(plan, &places, parent).into_iter()));
                     }
-                    stack.push(parent);
                 }
             }
         }
@@ -359,25 +389,17 @@ impl Catalog {
         }
     }
 
-    fn cycle_error(
-        &self,
-        nodes: &[PlanNode<'_>],
-        start: Parent,
-        below: &HashMap<Parent, Parent>,
-    ) -> CatalogError {
-        let name = |at: Parent| -> Box<str> {
-            match at {
+    /// A way upwards whose last prefix would have one that is already on it as a parent.
+    fn cycle_error(&self, nodes: &[PlanNode<'_>], way: &[Parent], parent: Parent) -> CatalogError {
+        let name = |at: &Parent| -> Box<str> {
+            match *at {
                 Parent::Existing(n) => self.dag.nodes[n].name.clone(),
                 Parent::Planned(i) => nodes[i].name.into(),
             }
         };
-        let mut members = vec![name(start)];
-        let mut at = below[&start];
-        while at != start {
-            members.push(name(at));
-            at = below[&at];
-        }
-        CatalogError::Cycle { members }
+        let first = way.iter().position(|at| *at == parent).expect("the parent is on the way");
+        let downwards = way[first + 1..].iter().rev();
+        CatalogError::Cycle { members: [&parent].into_iter().chain(downwards).map(name).collect() }
     }
 
     /// Refuses a task's plan with a node that does not descend from the task's own prefix.

@@ -10,7 +10,8 @@ use crate::quota::Allowance;
 use crate::slab::chain;
 use crate::tombstones::{Cause, Gone};
 use crate::{Actor, Catalog, CatalogError, Effect, PrefixOptions, Reply};
-use honeycomb_types::limits::{PARENTS_MAX, PREFIXES_PER_JOB_MAX};
+use hashbrown::HashSet;
+use honeycomb_types::limits::{EDGES_PER_JOB_MAX, PARENTS_MAX, PREFIXES_PER_JOB_MAX};
 use honeycomb_types::{Generation, IdOf, JobId, Marks, PrefixId, Verbs, dotted_path, split_path};
 
 const OWNER_VERBS_DEFAULT: Verbs = Verbs::ALL;
@@ -228,9 +229,10 @@ impl Catalog {
         named: impl Iterator<Item = &'a str>,
         found: &mut Vec<u32>,
     ) -> Result<(), CatalogError> {
+        let mut seen: HashSet<u32> = found.iter().copied().collect();
         for parent in named {
             let n = self.find_parent(j, path, parent)?;
-            if !found.contains(&n) {
+            if seen.insert(n) {
                 found.push(n);
             }
             if found.len() > PARENTS_MAX {
@@ -278,14 +280,13 @@ impl Catalog {
             reuse = reuse.or(self.vacancy(parent, name)?);
         }
         self.need_room_for_prefixes(j, usize::from(reuse.is_none()))?;
-        if let Some(place) = reuse.filter(|&place| self.dag.has_children(place)) {
-            for &parent in parents {
-                if let Some(way) = self.dag.way_down(place, parent) {
-                    let members = way.iter().map(|&n| self.dag.nodes[n].name.clone()).collect();
-                    return Err(CatalogError::Cycle { members });
-                }
-            }
+        if let Some(place) = reuse.filter(|&place| self.dag.has_children(place))
+            && let Some(way) = self.dag.way_down(place, parents)
+        {
+            let members = way.iter().map(|&n| self.dag.nodes[n].name.clone()).collect();
+            return Err(CatalogError::Cycle { members });
         }
+        self.need_room_for_edges(j, parents.len(), reuse)?;
         let n = self.install(j, name, parents, reuse, options);
         self.collect_evicted();
         Ok(self.dag.nodes[n].id)
@@ -301,7 +302,7 @@ impl Catalog {
             }
             // A prefix can be replaced only under its named parents. Under a parent deduced from use its name
             // is free, and its descendants do not pass to a prefix created there.
-            vacancy => Ok(vacancy.filter(|&n| self.dag.is_named(parent, n))),
+            _ => Ok(self.dag.named_child(parent, name)),
         }
     }
 
@@ -311,6 +312,21 @@ impl Catalog {
         }
         let what = "prefixes of one job (expired ones count until they are discarded)";
         Err(CatalogError::LimitExceeded { what, limit: PREFIXES_PER_JOB_MAX as u64 })
+    }
+
+    /// Whether a job can have so many edges more, when these dead prefixes have lost theirs to parents.
+    pub(crate) fn need_room_for_edges(
+        &self,
+        j: u32,
+        edges: usize,
+        replaced: impl IntoIterator<Item = u32>,
+    ) -> Result<(), CatalogError> {
+        let lost = replaced.into_iter().map(|n| self.dag.parents(n).count()).sum::<usize>();
+        if self.dag.edges_of(j) + edges <= EDGES_PER_JOB_MAX + lost {
+            return Ok(());
+        }
+        let what = "edges between the prefixes of one job";
+        Err(CatalogError::LimitExceeded { what, limit: EDGES_PER_JOB_MAX as u64 })
     }
 
     /// Makes a prefix under checked parents, replacing a dead one or at a new index. Its creation is its
@@ -332,11 +348,9 @@ impl Catalog {
             Some(n) => {
                 // The dead prefix will never commit; the new one is not a declared reader.
                 self.readers.lose(n);
-                while let Some(parent) = self.dag.first_parent(n) {
-                    // Renewals that the parents granted downwards are older than the renewal made here.
-                    self.dag.detach(parent, n);
-                    self.evicted.push(parent);
-                }
+                // Renewals that the parents granted downwards are older than the renewal made here.
+                self.evicted.extend(self.dag.parents(n));
+                self.dag.detach(n, |_| true);
                 self.dag.replace(n, node);
                 n
             }
@@ -346,13 +360,18 @@ impl Catalog {
                 self.dag.insert(node, &mut job.first_node)
             }
         };
+        // Other dead prefixes of this name lose their places here.
+        let held = |&parent: &u32| Some((self.dag.child(parent, name)?, parent));
+        let mut places: Vec<(u32, u32)> = parents.iter().filter_map(held).collect();
+        places.sort_unstable();
+        for places in places.chunk_by(|one, other| one.0 == other.0) {
+            let holder = places[0].0;
+            assert!(!self.dag.nodes[holder].live(), "a live prefix keeps its name");
+            let lost = |parent| places.binary_search(&(holder, parent)).is_ok();
+            self.dag.evict(holder, lost, self.now);
+            self.evicted.push(holder);
+        }
         for &parent in parents.iter().rev() {
-            if let Some(holder) = self.dag.child(parent, name) {
-                // A second dead prefix of this name loses its place here.
-                assert!(!self.dag.nodes[holder].live(), "a live prefix keeps its name");
-                self.dag.detach(parent, holder);
-                self.evicted.push(holder);
-            }
             self.dag.link(parent, n);
         }
         let job = &mut self.jobs[j];

@@ -13,6 +13,7 @@
 //! server may report growth that the log has lost, which counts as well.
 
 use crate::command::{QuotaChange, QuotaOf};
+use crate::dag::Ways;
 use crate::durable::Dirty;
 use crate::error::QuotaLevel;
 use crate::shares::Giver;
@@ -391,19 +392,6 @@ impl Catalog {
         }
     }
 
-    /// Whether a prefix is another one, or its descendant by first parents.
-    fn in_line(&self, mut n: u32, above: u32) -> bool {
-        loop {
-            if n == above {
-                return true;
-            }
-            match self.dag.first_parent(n) {
-                Some(parent) => n = parent,
-                None => return false,
-            }
-        }
-    }
-
     /// Determines the prefixes to which a new or recovered structure counts.
     pub(crate) fn count_structure(&mut self, s: u32, n: u32) {
         if self.jobs[self.dag.nodes[n].job].bounded_prefixes == 0 {
@@ -463,14 +451,17 @@ impl Catalog {
 
     /// Makes all structures of a prefix and its descendants count to it; returns the number of their blocks.
     fn count_below(&mut self, n: u32, id: PrefixId, j: u32) -> u64 {
-        if self.dag.nodes[n].first_structure == NONE && !self.dag.has_children(n) {
+        let alone = self.dag.nodes[n].first_structure == NONE && !self.dag.has_children(n);
+        if alone || self.jobs[j].structures == 0 {
             return 0;
         }
         let mut held = 0;
         let nodes: Vec<u32> =
             chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next).collect();
         for below in nodes {
-            if self.dag.nodes[below].first_structure == NONE || !self.in_line(below, n) {
+            if self.dag.nodes[below].first_structure == NONE
+                || !self.dag.reaches(below, n, Ways::First)
+            {
                 continue;
             }
             let structures: Vec<u32> = self.structures_of(below).collect();

@@ -281,7 +281,8 @@ pub struct LeaseInfo {
     pub prefix: PrefixId,
     /// Its duration.
     pub lease_ms: u32,
-    /// Time left; `i64::MAX` when pinned.
+    /// Time left; `i64::MAX` when pinned. A lower bound if more than `LEASE_EDGES_MAX` edges lead to the
+    /// prefix's children, or to its ancestors.
     pub remaining_ms: i64,
     /// Never expires.
     pub pinned: bool,

@@ -454,7 +454,8 @@ impl Client {
         Ok(self.ask::<_, RenewLeasesReply>(Op::RenewLeases, &body)?.results)
     }
 
-    /// A prefix's lease (Table 1, getLeaseDuration).
+    /// A prefix's lease (Table 1, getLeaseDuration). The remaining time is a lower bound if the prefix
+    /// has more than 4096 children, or more than 4096 edges lead to its ancestors.
     pub fn lease(&self, job: JobId, path: &str) -> Result<LeaseInfoReply, Error> {
         self.ask(Op::LeaseInfo, &LeaseInfoRequest { job: job.0, path: path.into() })
     }

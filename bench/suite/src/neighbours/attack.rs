@@ -7,10 +7,12 @@ use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, REPLY_HEADER};
 use honeycomb_types::{BlockAt, LaneId, Sequence};
 use honeycomb_wire::messages::{
-    CreatePrefixRequest, DagNode, HelloRequest, JobTreeRequest, OpenStructureReply,
-    OpenStructureRequest, PrefixOptions, PresentGrantRequest,
+    CreatePrefixRequest, DagNode, HelloRequest, JobTreeRequest, LeaseInfoRequest,
+    OpenStructureReply, OpenStructureRequest, PrefixOptions, PresentGrantRequest,
+    RenewLeasesRequest,
 };
-use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
+use honeycomb_wire::token::Caveat;
+use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status, attenuate};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -26,6 +28,9 @@ const PREFIXES: usize = 120_000;
 const PLAN: usize = 10_000;
 /// Parents of each node of the refused plan: two million together.
 const PARENTS: usize = 1000;
+/// Layers of a plan in which each node has all of the layer before as parents, and nodes of a layer.
+const LAYERS: usize = 8;
+const WIDTH: usize = 256;
 /// Size of values that are streamed into blocks, in bytes.
 const LARGE: usize = 100 << 10;
 /// Requests that are sent together.
@@ -56,6 +61,10 @@ pub enum Attack {
     CreateFlood,
     /// Opening of structures, 256 at a time
     OpenFlood,
+    /// Questions for the remaining lease of a prefix below half a million edges, ten at a time
+    LeaseQueries,
+    /// Renewals of 256 paths below half a million edges, by a task that may not renew them
+    TaskRenewals,
 }
 
 impl Attack {
@@ -88,6 +97,8 @@ pub struct Target {
 struct Seen {
     controller: String,
     ticket: JobTicket,
+    /// The tokens of tasks whose prefixes have nothing below them.
+    tasks: [Vec<u8>; 2],
     kv: OpenStructureReply,
     queue: OpenStructureReply,
     /// Body of a plan that is too large.
@@ -118,10 +129,17 @@ impl Target {
         let said = |e: honeycomb_client::Error| e.to_string();
         let (client, ticket) = nodes.job("attacker")?;
         let job = ticket.job;
-        client.create_prefix(job, "t", &[], PrefixOptions::default()).map_err(said)?;
+        let t = client.create_prefix(job, "t", &[], PrefixOptions::default()).map_err(said)?;
+        let u = client.create_prefix(job, "u", &[], PrefixOptions::default()).map_err(said)?;
+        let task =
+            |prefix| attenuate(&ticket.token, Caveat::Task(prefix)).map_err(|e| format!("{e:?}"));
+        let tasks = [task(t)?, task(u)?];
         let kv = client.create_kv(job, "t:kv", 1, false).map_err(said)?;
         client.create_queue(job, "t:q", 0, 0, false).map_err(said)?;
         kv.put(b"\0large", &[7; 60 << 10]).map_err(said)?;
+        if matches!(attack, Attack::LeaseQueries | Attack::TaskRenewals) {
+            client.create_hierarchy(job, layers()).map_err(said)?;
+        }
         if attack == Attack::RefusedTrees {
             for first in (0..PREFIXES).step_by(PLAN) {
                 let node = |n| DagNode { name: format!("p{n}"), ..DagNode::default() };
@@ -139,7 +157,7 @@ impl Target {
         };
         let (kv, queue) = (open("kv")?, open("q")?);
         let controller = nodes.address().to_owned();
-        let seen = Arc::new(Seen { controller, ticket, kv, queue, plan });
+        let seen = Arc::new(Seen { controller, ticket, tasks, kv, queue, plan });
         Ok(Target { seen, _client: client })
     }
 
@@ -163,6 +181,24 @@ impl Target {
         }
         Ok(Running { stop, threads })
     }
+}
+
+/// A plan with half a million edges.
+fn layers() -> Vec<DagNode> {
+    let name = |layer, n| format!("l{layer}-{n}");
+    let layer = |layer| (0..WIDTH).map(move |n| name(layer, n));
+    let nodes = (0..LAYERS).flat_map(|at| {
+        let parents: Vec<String> = if at == 0 { Vec::new() } else { layer(at - 1).collect() };
+        let node = move |name| DagNode { name, parents: parents.clone(), ..DagNode::default() };
+        layer(at).map(node)
+    });
+    nodes.collect()
+}
+
+/// The path of a node of the last layer.
+fn bottom(n: usize) -> String {
+    let above = (0..LAYERS - 1).map(|layer| format!("l{layer}-0/"));
+    format!("{}l{}-{n}", above.collect::<String>(), LAYERS - 1)
 }
 
 /// A plan whose nodes name a thousand parents each.
@@ -200,6 +236,15 @@ impl Seen {
                 let body = OpenStructureRequest { job, path, name };
                 request(Op::OpenStructure, &body.encode())
             }),
+            Attack::LeaseQueries => self.flood(stop, 10, |_| {
+                request(Op::LeaseInfo, &LeaseInfoRequest { job, path: bottom(0) }.encode())
+            }),
+            Attack::TaskRenewals => {
+                let paths = (0..WIDTH).map(bottom).collect();
+                let renewal = request(Op::RenewLeases, &RenewLeasesRequest { job, paths }.encode());
+                // Tasks in turn: the controller remembers what the last one may do.
+                self.flood_as(&self.tasks[n % 2], stop, 1, |_| renewal.clone())
+            }
             Attack::ConnectionChurn => {
                 Peer::connect(&self.controller, &self.ticket.token)?;
                 self.server(&self.kv).map(|_| ())
@@ -224,9 +269,19 @@ impl Seen {
         &self,
         stop: &AtomicBool,
         together: usize,
+        next: impl FnMut(u64) -> Vec<u8>,
+    ) -> Result<(), String> {
+        self.flood_as(&self.ticket.token, stop, together, next)
+    }
+
+    fn flood_as(
+        &self,
+        token: &[u8],
+        stop: &AtomicBool,
+        together: usize,
         mut next: impl FnMut(u64) -> Vec<u8>,
     ) -> Result<(), String> {
-        let mut peer = Peer::connect(&self.controller, &self.ticket.token)?;
+        let mut peer = Peer::connect(&self.controller, token)?;
         let mut sent = 0;
         while !stop.load(Relaxed) {
             let mut batch = Vec::new();

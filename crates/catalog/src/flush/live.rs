@@ -678,20 +678,17 @@ impl Catalog {
         let live = &self.flushes.live[&number];
         let j = self.jobs.find(live.job).expect("the job of a live prefix is registered");
         let job_name = self.jobs[j].name.clone();
-        let mut parts: Vec<Vec<(&PartProgress, BlockAt, u32)>> = Vec::new();
+        let sources = live.sources.as_ref().map_or(0, Vec::len);
+        let mut parts: Vec<Vec<(&PartProgress, BlockAt, u32)>> = vec![Vec::new(); sources];
+        for part in &live.parts {
+            if let CopyState::Written { at, name, .. } = part.state {
+                parts[part.structure].push((part, at, name));
+            }
+        }
         // Structures that were sealed or closed at the snapshot: the catalog may not have received the seal
         // when it listed them.
         let mut closed = Vec::new();
-        for i in 0..live.sources.as_ref().map_or(0, Vec::len) {
-            let mut theirs: Vec<_> = live
-                .parts
-                .iter()
-                .filter(|part| part.structure == i)
-                .filter_map(|part| match part.state {
-                    CopyState::Written { at, name, .. } => Some((part, at, name)),
-                    _ => None,
-                })
-                .collect();
+        for theirs in &mut parts {
             theirs.sort_by_key(|(part, _, name)| match part.what {
                 PartContent::Range(start, _) => (0, start),
                 PartContent::Chained(..) => (0, 0),
@@ -704,7 +701,6 @@ impl Catalog {
             });
             theirs.truncate(open.map_or(theirs.len(), |open| open + 1));
             closed.push(live.group != 0 && open.is_none());
-            parts.push(theirs);
         }
         let listed = parts.iter().flatten().map(|(.., name)| *name).collect();
         let mut all = Vec::new();

@@ -7,6 +7,7 @@ mod barrier;
 mod below;
 mod bill;
 mod common;
+mod costs;
 mod drain;
 mod edges;
 mod extents;

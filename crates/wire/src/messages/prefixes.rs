@@ -108,7 +108,7 @@ pub struct LeaseInfoReply {
     pub prefix: u64,
     /// Its duration.
     pub lease_ms: u32,
-    /// Time left; 2^63-1 when pinned.
+    /// Time left; 2^63-1 when pinned. A lower bound if the prefix has more than 4096 children, or more than 4096 edges lead to its ancestors: some of their renewals may not be counted.
     pub remaining_ms: i64,
     /// Never expires.
     pub pinned: bool,

@@ -1,0 +1,211 @@
+//! Searches along edges, from prefixes to their ancestors.
+//!
+//! A search that answers about many prefixes follows each edge once for all of them: the rights to the paths
+//! of a renewal, and the cycles by the parents of a new prefix, cost at most one visit of all edges of the
+//! job (INV-57).
+
+use super::{Dag, Edge};
+use crate::slab::NONE;
+use hashbrown::HashMap;
+use honeycomb_types::Time;
+
+/// The edges that a search for a way follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ways {
+    All,
+    /// Edges that a plan named: use must not change rights.
+    Named,
+    /// Edges to first parents: the displayed path.
+    First,
+}
+
+/// Edges to ancestors that are followed before what was found for other prefixes is used.
+const NEAR_EDGES: u64 = 8;
+
+/// The latest renewals of ancestors, each with those above it.
+#[derive(Debug, Default)]
+pub(crate) struct AncestorRenewals(HashMap<u32, Time>);
+
+/// The meaning of the marks of prefixes.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    /// The greatest mark in use.
+    last: u32,
+    /// The search to which the last two marks belong: prefixes with the last one reach this prefix on these
+    /// ways, and prefixes with the one before do not. `None` if prefixes or edges have changed since.
+    found: Option<(u32, Ways)>,
+}
+
+impl Marks {
+    /// Prefixes or edges have changed.
+    pub(super) fn forget(&mut self) {
+        self.found = None;
+    }
+}
+
+impl Dag {
+    /// Returns the first of `count` marks that no prefix has.
+    fn new_marks(&mut self, count: u32) -> u32 {
+        self.marks.forget();
+        if self.marks.last > u32::MAX - count {
+            self.nodes.iter_mut().for_each(|node| node.mark = 0);
+            self.marks.last = 0;
+        }
+        self.marks.last += count;
+        self.marks.last - count + 1
+    }
+
+    /// The latest renewal that reaches a prefix from its ancestors. The search ends at a renewal at `enough`
+    /// or later, and after `most` edges: the result is then a lower bound.
+    pub(super) fn latest_above(&mut self, n: u32, enough: Time, most: u64) -> Time {
+        let mark = self.new_marks(1);
+        let (mut latest, mut left) = (Time::ZERO, most);
+        let mut stack = std::mem::take(&mut self.stack);
+        stack.clear();
+        stack.push(n);
+        'climb: while let Some(at) = stack.pop() {
+            let mut e = self.nodes[at].first_parent;
+            while e != NONE {
+                if left == 0 {
+                    break 'climb;
+                }
+                left -= 1;
+                let edge = &self.edges[e];
+                e = edge.next_parent;
+                let (parent, node) = (edge.parent, &mut self.nodes[edge.parent]);
+                if std::mem::replace(&mut node.mark, mark) == mark {
+                    continue;
+                }
+                self.visited += 1;
+                latest = latest.max(node.stamp).max(node.carried_above);
+                if latest >= enough {
+                    break 'climb;
+                }
+                stack.push(parent);
+            }
+        }
+        self.followed += most - left;
+        self.stack = stack;
+        latest
+    }
+
+    /// The same without limits. What is found about ancestors serves further prefixes, as long as no prefix is
+    /// renewed or created, and only edges to prefixes without children are removed.
+    pub(super) fn latest_above_each(
+        &mut self,
+        n: u32,
+        enough: Time,
+        found: &mut AncestorRenewals,
+    ) -> Time {
+        let before = self.followed;
+        let near = self.latest_above(n, enough, NEAR_EDGES);
+        if near >= enough || self.followed - before < NEAR_EDGES {
+            return near;
+        }
+        // Prefixes on the way up, each with its next edge and the latest renewal found above it.
+        let mut way = vec![(n, self.nodes[n].first_parent, Time::ZERO)];
+        loop {
+            let (at, e, above) = way.last_mut().expect("the way begins with the prefix itself");
+            if *e != NONE {
+                self.followed += 1;
+                let edge = &self.edges[*e];
+                *e = edge.next_parent;
+                match found.0.get(&edge.parent) {
+                    Some(latest) => *above = (*above).max(*latest),
+                    None => {
+                        self.visited += 1;
+                        let next = self.nodes[edge.parent].first_parent;
+                        way.push((edge.parent, next, Time::ZERO));
+                    }
+                }
+                continue;
+            }
+            let (node, above) = (&self.nodes[*at], *above);
+            let latest = above.max(node.stamp).max(node.carried_above);
+            found.0.insert(*at, latest);
+            way.pop();
+            match way.last_mut() {
+                Some((.., below)) => *below = (*below).max(latest),
+                None => return above,
+            }
+        }
+    }
+
+    /// Whether `n` is `top`, or one of these ways leads from it up to `top`. Then `stack` has the edges of
+    /// one such way, from `n` on, up to a prefix that was found to reach `top`.
+    ///
+    /// While no edge changes, further searches for the same `top` do not visit a prefix again.
+    pub(crate) fn reaches(&mut self, n: u32, top: u32, ways: Ways) -> bool {
+        if self.marks.found != Some((top, ways)) {
+            let no = self.new_marks(2);
+            self.nodes[top].mark = no + 1;
+            self.marks.found = Some((top, ways));
+        }
+        let (no, yes) = (self.marks.last - 1, self.marks.last);
+        let mut way = std::mem::take(&mut self.stack);
+        way.clear();
+        let found = match self.nodes[n].mark {
+            mark if mark == yes => true,
+            mark if mark == no => false,
+            _ => self.climb(n, ways, (no, yes), &mut way),
+        };
+        self.stack = way;
+        found
+    }
+
+    fn climb(&mut self, n: u32, ways: Ways, (no, yes): (u32, u32), way: &mut Vec<u32>) -> bool {
+        let next = |edge: &Edge| if ways == Ways::First { NONE } else { edge.next_parent };
+        self.visited += 1;
+        self.nodes[n].mark = no;
+        let mut e = self.nodes[n].first_parent;
+        loop {
+            if e == NONE {
+                let Some(below) = way.pop() else { return false };
+                e = next(&self.edges[below]);
+                continue;
+            }
+            self.followed += 1;
+            let edge = &self.edges[e];
+            let node = &mut self.nodes[edge.parent];
+            let skipped = ways == Ways::Named && edge.deduced || node.mark == no;
+            if skipped {
+                e = next(edge);
+                continue;
+            }
+            way.push(e);
+            if node.mark == yes {
+                break;
+            }
+            self.visited += 1;
+            node.mark = no;
+            e = node.first_parent;
+        }
+        for e in way {
+            self.nodes[self.edges[*e].child].mark = yes;
+        }
+        true
+    }
+
+    /// The prefixes on one way down from `top` to the first of `bottoms` to which one leads, both included.
+    pub(crate) fn way_down(&mut self, top: u32, bottoms: &[u32]) -> Option<Vec<u32>> {
+        self.marks.forget(); // Only the top is known to reach itself: the way found is whole.
+        let bottom = *bottoms.iter().find(|&&bottom| self.reaches(bottom, top, Ways::All))?;
+        let above = self.stack.iter().rev().map(|e| self.edges[*e].parent);
+        Some(above.chain([bottom]).collect())
+    }
+
+    /// Keeps in a prefix the renewals that reach its descendants from its ancestors, which it is about to
+    /// lose (INV-12). When one command has visited `CARRIED_EDGES_MAX` edges for this, the descendants of
+    /// the prefixes that remain count as renewed now.
+    pub(super) fn carry_above(&mut self, n: u32, now: Time) {
+        if !self.has_children(n) {
+            return;
+        }
+        let before = self.followed;
+        let found = self.latest_above(n, Time::NEVER, self.carries_left);
+        self.carries_left -= self.followed - before;
+        let above = if self.carries_left == 0 { now } else { found };
+        let node = &mut self.nodes[n];
+        node.carried_above = node.carried_above.max(above);
+    }
+}
