@@ -185,6 +185,7 @@ impl World {
     /// Injects faults of nodes and network at the start of an operation.
     pub fn disturb(&mut self) {
         self.disturb_servers();
+        self.copy_block();
         if self.rng.chance(self.faults.crash) {
             let server = self.rng.below(SERVERS as u64) as usize;
             self.crash(server);

@@ -15,6 +15,7 @@ mod catalog;
 mod cells;
 mod client;
 mod controller;
+mod copies;
 mod drain;
 mod faults;
 mod file;

@@ -52,6 +52,8 @@ const RARE: &[&str] = &["raising given up"];
 pub const STATES: &[&str] = &[
     "amnesty",
     "batch refused whole",
+    "block copied",
+    "block copied below",
     "block lowered",
     "block of a file left its server",
     "block of a queue left its server",
@@ -64,6 +66,7 @@ pub const STATES: &[&str] = &[
     "drained server ended",
     "edge by use",
     "edge impossible",
+    "empty block copied below",
     "extents gone while they were read",
     "grant expired on the way",
     "grant revoked",

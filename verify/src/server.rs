@@ -352,7 +352,7 @@ impl SimServer {
     }
 
     /// A shard's part of the disk, for reads outside the shard.
-    fn parts(&self, shard: u8) -> VolumeParts {
+    pub(crate) fn parts(&self, shard: u8) -> VolumeParts {
         let all = (1..=self.tiers.len() as u8).map(|n| {
             let (volume, base) = self.volume(TierIx(n), shard);
             (volume as Arc<dyn Volume>, base)

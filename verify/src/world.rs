@@ -6,6 +6,7 @@ use crate::accounts;
 use crate::cells::Cell;
 use crate::client::Task;
 use crate::controller::{Question, Said, SimController, TICK, Told};
+use crate::copies::Copies;
 use crate::faults::{Faults, Shape};
 use crate::file::FileModel;
 use crate::moves::Line;
@@ -188,6 +189,7 @@ pub struct World {
     pub(crate) now: Time,
     pub(crate) rng: Entropy,
     pub(crate) faults: Faults,
+    pub(crate) copies: Copies,
     /// The node that dies in the middle of a move, and after how many steps of its kind.
     pub(crate) cell: Option<(Cell, u64)>,
     pub(crate) stats: Stats,
@@ -322,6 +324,7 @@ impl World {
             net,
             rng,
             faults,
+            copies: Copies::draw(seed),
             cell,
             stats: Stats::default(),
             servers: Vec::new(),

@@ -251,11 +251,14 @@ pub enum Bug {
     CancelNotRepeated = 116,
     /// A full block refuses writers for lack of memory for the reason of a request of long ago (INV-33).
     ReasonOutlivesNeed = 117,
+    /// A copy of a block that was opened in a lower tier takes the block's slot of the disk, although it
+    /// has none before its first write (INV-41).
+    EmptyBlockHasSlot = 118,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 117] = [
+    pub const ALL: [Bug; 118] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -373,6 +376,7 @@ impl Bug {
         Bug::BeginNotRepeated,
         Bug::CancelNotRepeated,
         Bug::ReasonOutlivesNeed,
+        Bug::EmptyBlockHasSlot,
     ];
 }
 

@@ -182,6 +182,7 @@ caught! {
     lots_that_are_given_out_and_back_are_caught: LotsGivenBackLate,
     lots_that_are_forgotten_at_a_rejoin_are_caught: LotsForgottenAtRejoin,
     an_unwritten_page_edge_is_caught: PageEdgeUnwritten,
+    copy_that_takes_a_slot_of_an_empty_block_is_caught: EmptyBlockHasSlot,
     a_refusal_of_the_largest_size_is_caught: LargestRefused,
 }
 

@@ -8,7 +8,7 @@ use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, Snapshot};
 use honeycomb_types::limits::TIER_CHUNK;
-use honeycomb_types::{BlockAt, Kind};
+use honeycomb_types::{BlockAt, Bug, Kind};
 use honeycomb_wire::Status;
 use std::sync::Arc;
 
@@ -134,7 +134,8 @@ impl Shard {
             KeptBytes::live(at, owner.structure, snapshot, settled, there)
         } else if floor > 0 {
             // Nothing of it changes there: what changes it is written elsewhere as long as this is read.
-            let stored = stored(&mut slot.place, length, self.config.block_size);
+            let least = usize::from(Bug::EmptyBlockHasSlot.active());
+            let stored = stored(&mut slot.place, length.max(least), self.config.block_size);
             let there = RetainedBytes::There { stored, memory: None };
             KeptBytes::live(at, owner.structure, snapshot, true, there)
         } else {
