@@ -19,7 +19,7 @@ pub(crate) enum Ways {
     First,
 }
 
-/// Edges to ancestors that are followed before what was found for other prefixes is used.
+/// Edges to ancestors that are followed before the results for other prefixes are used.
 const NEAR_EDGES: u64 = 8;
 
 /// The latest renewals of ancestors, each with those above it.
@@ -89,7 +89,7 @@ impl Dag {
         latest
     }
 
-    /// The same without limits. What is found about ancestors serves further prefixes, as long as no prefix is
+    /// The same without limits. The results for ancestors serve further prefixes, as long as no prefix is
     /// renewed or created, and only edges to prefixes without children are removed.
     pub(super) fn latest_above_each(
         &mut self,
