@@ -495,14 +495,18 @@ impl Dag {
         self.edges_of.get(job as usize).map_or(0, |count| *count as usize)
     }
 
-    /// The time at which a prefix counts as renewed. The search follows at most `most` edges to children and
-    /// `most` to ancestors: the result is then a lower bound.
-    pub(crate) fn renewed_within(&mut self, n: u32, most: u64) -> Time {
+    /// The time at which a prefix counts as renewed, and whether it is exact. The search follows at most
+    /// `most` edges to children and `most` to ancestors: the time is then a lower bound.
+    pub(crate) fn renewed_within(&mut self, n: u32, most: u64) -> (Time, bool) {
+        let before = self.followed;
         let below = self.renewed_below(n, Time::NEVER, most);
-        match Bug::RenewalForgetsDescendants.active() {
-            true => below,
-            false => below.max(self.latest_above(n, Time::NEVER, most)),
-        }
+        let between = self.followed;
+        let above = match Bug::RenewalForgetsDescendants.active() {
+            true => Time::ZERO,
+            false => self.latest_above(n, Time::NEVER, most),
+        };
+        let is_exact = between - before < most && self.followed - between < most;
+        (below.max(above), is_exact)
     }
 
     /// The time at which a prefix counts as renewed. The search ends at a renewal at `enough` or later: the

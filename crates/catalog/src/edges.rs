@@ -140,20 +140,22 @@ impl Catalog {
         if holder.is_some() && evicted.is_none() {
             return EdgeOutcome::Impossible;
         }
+        if self.dag.edges_of(j) >= EDGES_PER_JOB_MAX {
+            return EdgeOutcome::Impossible;
+        }
         let room = self.dag.make_room(t);
-        let fits = room.is_some() && self.dag.edges_of(j) < EDGES_PER_JOB_MAX;
-        let left: Vec<u32> = room.into_iter().flatten().chain(evicted).collect();
-        if let Some(holder) = evicted.filter(|_| fits) {
+        let left: Vec<u32> = room.iter().flatten().copied().chain(evicted).collect();
+        if let Some(holder) = evicted.filter(|_| room.is_some()) {
             self.dag.evict(holder, |parent| parent == p, self.now);
         }
-        if fits && !Bug::EdgeForgotten.active() {
+        if room.is_some() && !Bug::EdgeForgotten.active() {
             self.dag.link_deduced(p, t);
             self.dag.nodes[t].stamp = self.now;
         }
         for n in left {
             self.collect(n);
         }
-        if fits { EdgeOutcome::Added } else { EdgeOutcome::Impossible }
+        if room.is_some() { EdgeOutcome::Added } else { EdgeOutcome::Impossible }
     }
 
     /// A prefix's named parents in their order, then the deduced ones in theirs.

@@ -18,9 +18,7 @@ use crate::{
     PrefixOptions, PrefixState, Reply, Spent, Supply,
 };
 use hashbrown::{HashMap, HashTable};
-use honeycomb_types::limits::{
-    BATCH_MAX, JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS, NAME_MAX, TREE_EDGES_MAX,
-};
+use honeycomb_types::limits::{BATCH_MAX, JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS, NAME_MAX};
 use honeycomb_types::{Bug, IdOf, JobId, PrefixId, Time, Verbs, check_job_name};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -433,7 +431,9 @@ impl Catalog {
     ) -> Result<PrefixId, CatalogError> {
         let options = self.checked_options(j, options)?;
         let reuse = Some(self.jobs[j].root).filter(|&root| root != NONE);
+        let quota = options.quota();
         let n = self.install(j, "", &[], reuse, options);
+        self.bound_prefixes(j, &[(n, quota)]);
         let job = &mut self.jobs[j];
         // A prefix that ended at exactly this time belongs to the earlier life.
         let ended = self.now.max(job.opened);
@@ -541,10 +541,6 @@ impl Catalog {
         if tree_is_too_large(live_prefixes, nodes, all.map(|n| self.is_shown(n))) {
             let what = "prefixes of a job's tree";
             return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
-        }
-        if self.dag.edges_of(j) > TREE_EDGES_MAX {
-            let what = "edges of a job's tree";
-            return Err(CatalogError::LimitExceeded { what, limit: TREE_EDGES_MAX as u64 });
         }
         let order = self.parents_first(j);
         // The latest renewal that reaches each prefix from its ancestors, computed for parents first.

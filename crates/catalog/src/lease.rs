@@ -25,8 +25,8 @@ struct Timer {
     id: u32,
 }
 
-/// Most timers examined in one tick, and edges followed for them, after which the rest stay due, so that
-/// requests are served in between.
+/// Most timers examined in one tick, and edges followed for one of them alone, after which the rest stay due,
+/// so that requests are served in between. Edges that serve several timers are followed once in a tick.
 const TIMERS_PER_TICK: u64 = 16_384;
 const EDGES_PER_TICK: u64 = 1 << 18;
 
@@ -176,8 +176,10 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         let n = self.live_prefix(j, path)?;
-        let renewed = self.dag.renewed_within(n, LEASE_EDGES_MAX);
+        let (renewed, is_exact) = self.dag.renewed_within(n, LEASE_EDGES_MAX);
         let deadline = self.lease_end(n, renewed.max(self.floor));
+        // A live prefix has at least no time left.
+        let deadline = if is_exact { deadline } else { deadline.max(self.now) };
         let node = &self.dag.nodes[n];
         let remaining_ms = if node.pinned { i64::MAX } else { remaining_ms(deadline, self.now) };
         let (prefix, lease_ms, pinned) = (node.id, node.lease_ms, node.pinned);
@@ -218,7 +220,7 @@ impl Catalog {
         let timers = self.timers.examined + TIMERS_PER_TICK;
         let edges = self.dag.followed + EDGES_PER_TICK;
         while self.timers.examined < timers
-            && self.dag.followed < edges
+            && self.dag.followed < edges + found.shared()
             && let Some(timer) = self.timers.due(heard)
         {
             if !self.timer_is_current(timer.node, timer.id) {
@@ -228,7 +230,7 @@ impl Catalog {
             }
             let n = timer.node;
             // A lower bound of half a lease suffices: the timer fires again before the end, and the relatives
-            // of a prefix are not all read each time.
+            // of a prefix are not all visited each time.
             let renewed = self.dag.renewed(n, self.now - self.lease(n) / 2, &mut found);
             let deadline = self.lease_end(n, renewed.max(self.floor));
             let id = self.dag.nodes[n].id;
@@ -237,7 +239,7 @@ impl Catalog {
                 // A flush in progress renews the prefix.
                 false => {
                     self.dag.nodes[n].stamp = self.now;
-                    found = AncestorRenewals::default();
+                    found.renewed();
                     self.now + self.lease(n)
                 }
             };

@@ -207,6 +207,8 @@ impl Catalog {
             let (place, options) = (plan[i].place, plan[i].options.clone());
             installed[i] = self.install(j, nodes[i].name, &parents, place, options);
         }
+        let quotas = installed.iter().zip(&plan).map(|(&n, node)| (n, node.options.quota()));
+        self.bound_prefixes(j, &quotas.collect::<Vec<_>>());
         self.collect_evicted();
         let ids = installed.iter().map(|&n| self.dag.nodes[n].id).collect();
         self.declare_planned(nodes, &plan, &installed, effects);

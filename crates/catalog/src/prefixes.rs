@@ -41,6 +41,12 @@ pub(crate) struct Checked<'a> {
     pub(crate) journaled: bool,
 }
 
+impl Checked<'_> {
+    pub(crate) fn quota(&self) -> Allowance {
+        Allowance { most: self.max_blocks, ..Allowance::default() }
+    }
+}
+
 fn checked_verbs(what: &'static str, verbs: Verbs) -> Result<Verbs, CatalogError> {
     if Verbs::ALL.contains(verbs) {
         return Ok(verbs);
@@ -287,7 +293,9 @@ impl Catalog {
             return Err(CatalogError::Cycle { members });
         }
         self.need_room_for_edges(j, parents.len(), reuse)?;
+        let quota = options.quota();
         let n = self.install(j, name, parents, reuse, options);
+        self.bound_prefixes(j, &[(n, quota)]);
         self.collect_evicted();
         Ok(self.dag.nodes[n].id)
     }
@@ -330,7 +338,7 @@ impl Catalog {
     }
 
     /// Makes a prefix under checked parents, replacing a dead one or at a new index. Its creation is its
-    /// first renewal.
+    /// first renewal. Its quota is set afterwards.
     pub(crate) fn install(
         &mut self,
         j: u32,
@@ -392,8 +400,6 @@ impl Catalog {
         if journaled {
             self.begin_journal(n);
         }
-        let most = options.max_blocks;
-        self.bound_prefix(n, Allowance { most, ..Allowance::default() });
         n
     }
 

@@ -13,7 +13,7 @@
 //! server may report growth that the log has lost, which counts as well.
 
 use crate::command::{QuotaChange, QuotaOf};
-use crate::dag::Ways;
+use crate::dag::Dag;
 use crate::durable::Dirty;
 use crate::error::QuotaLevel;
 use crate::shares::Giver;
@@ -420,59 +420,85 @@ impl Catalog {
         }
     }
 
-    /// Sets a live prefix's quota. Blocks of the prefix and its descendants count from now on.
-    pub(crate) fn bound_prefix(&mut self, n: u32, allowed: Allowance) {
-        let (id, j) = (self.dag.nodes[n].id, self.dag.nodes[n].job);
-        let known = self.quotas.prefixes.get(&id).copied();
-        if self.quotas.of_prefix(id).0 == allowed {
-            return;
-        }
-        self.dag.dirty.mark(n);
-        if !allowed.says_something() {
-            self.quotas.prefixes.remove(&id);
-            self.jobs[j].bounded_prefixes -= 1;
-            // The prefix stays live, and may get a quota again.
-            self.quotas.counted.retain(|_, line| {
-                line.retain(|other| *other != id);
-                !line.is_empty()
-            });
-            return;
-        }
-        let held = match known {
-            Some(subtree) => subtree.held,
-            None => {
-                self.jobs[j].bounded_prefixes += 1;
-                self.count_below(n, id, j)
+    /// Sets the quotas of live prefixes of a job. Blocks of each and of its descendants count from now on.
+    pub(crate) fn bound_prefixes(&mut self, j: u32, quotas: &[(u32, Allowance)]) {
+        let mut fresh = Vec::new();
+        for &(n, allowed) in quotas {
+            let id = self.dag.nodes[n].id;
+            if self.quotas.of_prefix(id).0 == allowed {
+                continue;
             }
-        };
-        let bound = Bound::set(allowed, held);
-        self.quotas.prefixes.insert(id, Subtree { bound, held });
+            self.dag.dirty.mark(n);
+            if !allowed.says_something() {
+                self.quotas.prefixes.remove(&id);
+                self.jobs[j].bounded_prefixes -= 1;
+                // The prefix stays live, and may get a quota again.
+                self.quotas.counted.retain(|_, line| {
+                    line.retain(|other| *other != id);
+                    !line.is_empty()
+                });
+                continue;
+            }
+            let known = self.quotas.prefixes.get(&id).copied();
+            if known.is_none() {
+                self.jobs[j].bounded_prefixes += 1;
+                fresh.push(n);
+            }
+            let held = known.map_or(0, |subtree| subtree.held);
+            self.quotas.prefixes.insert(id, Subtree { bound: Bound::set(allowed, held), held });
+        }
+        self.count_below(j, &fresh);
+        for n in fresh {
+            let id = self.dag.nodes[n].id;
+            let subtree = self.quotas.prefixes.get_mut(&id).expect("inserted above");
+            subtree.bound.finds(subtree.held);
+        }
     }
 
-    /// Makes all structures of a prefix and its descendants count to it; returns the number of their blocks.
-    fn count_below(&mut self, n: u32, id: PrefixId, j: u32) -> u64 {
-        let alone = self.dag.nodes[n].first_structure == NONE && !self.dag.has_children(n);
-        if alone || self.jobs[j].structures == 0 {
-            return 0;
+    /// Makes all structures of these prefixes and their descendants count to them. The line of each prefix of
+    /// the job is followed once for all of them.
+    fn count_below(&mut self, j: u32, fresh: &[u32]) {
+        let alone =
+            |&n: &u32| self.dag.nodes[n].first_structure == NONE && !self.dag.has_children(n);
+        if self.jobs[j].structures == 0 || fresh.iter().all(alone) {
+            return;
         }
-        let mut held = 0;
+        // The nearest of them at or above a prefix, by first parents.
+        let mut nearest: HashMap<u32, Option<u32>> = fresh.iter().map(|&n| (n, Some(n))).collect();
+        let mut nearest_of = |dag: &Dag, n: Option<u32>| {
+            let mut way = Vec::new();
+            let mut at = n;
+            let found = loop {
+                let Some(here) = at else { break None };
+                if let Some(found) = nearest.get(&here) {
+                    break *found;
+                }
+                way.push(here);
+                at = dag.first_parent(here);
+            };
+            nearest.extend(way.into_iter().map(|n| (n, found)));
+            found
+        };
         let nodes: Vec<u32> =
             chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next).collect();
         for below in nodes {
-            if self.dag.nodes[below].first_structure == NONE
-                || !self.dag.reaches(below, n, Ways::First)
-            {
+            if self.dag.nodes[below].first_structure == NONE {
                 continue;
             }
             let structures: Vec<u32> = self.structures_of(below).collect();
-            for s in structures {
-                held += self.structures[s].blocks().count() as u64;
-                let line = self.quotas.counted.entry(s).or_default();
-                // The order only determines the quota that a refusal names first.
-                line.push(id);
+            let mut to = nearest_of(&self.dag, Some(below));
+            while let Some(n) = to {
+                let id = self.dag.nodes[n].id;
+                for &s in &structures {
+                    let blocks = self.structures[s].blocks().count() as u64;
+                    // The order only determines the quota that a refusal names first.
+                    self.quotas.counted.entry(s).or_default().push(id);
+                    let subtree = self.quotas.prefixes.get_mut(&id).expect("it has a quota");
+                    subtree.held += blocks;
+                }
+                to = nearest_of(&self.dag, self.dag.first_parent(n));
             }
         }
-        held
     }
 
     /// A prefix ends: its descendants count to its ancestors as before.
@@ -541,7 +567,7 @@ impl Catalog {
                 refuse_weight(change, "a prefix has no weight; it has part of its job's share")?;
                 let n = self.live_prefix(j, path)?;
                 let allowed = self.quotas.of_prefix(self.dag.nodes[n].id).0.changed(change);
-                self.bound_prefix(n, allowed);
+                self.bound_prefixes(j, &[(n, allowed)]);
             }
         }
         self.quota(actor, of)

@@ -180,8 +180,6 @@ pub const RING_CAPACITY: usize = 4096;
 pub const PREFIXES_PER_JOB_MAX: usize = 1 << 20;
 /// Edges between the prefixes of one job: one for each prefix, and as many more as the largest plan has.
 pub const EDGES_PER_JOB_MAX: usize = PREFIXES_PER_JOB_MAX + PLAN_EDGES_MAX;
-/// Edges of a job whose tree is shown: as many as the largest plan has, with one for each prefix of it.
-pub const TREE_EDGES_MAX: usize = PLAN_EDGES_MAX + BATCH_MAX;
 /// Edges to children, and edges above, that are followed to report the remaining time of a lease.
 pub const LEASE_EDGES_MAX: u64 = 4096;
 /// Edges that one command follows to keep exactly the renewals that dead prefixes pass on when they

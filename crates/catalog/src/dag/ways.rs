@@ -4,7 +4,7 @@
 //! of a renewal, and the cycles by the parents of a new prefix, cost at most one visit of all edges of the
 //! job (INV-57).
 
-use super::{Dag, Edge};
+use super::Dag;
 use crate::slab::NONE;
 use hashbrown::HashMap;
 use honeycomb_types::Time;
@@ -15,16 +15,61 @@ pub(crate) enum Ways {
     All,
     /// Edges that a plan named: use must not change rights.
     Named,
-    /// Edges to first parents: the displayed path.
-    First,
 }
 
 /// Edges to ancestors that are followed before the results for other prefixes are used.
 const NEAR_EDGES: u64 = 8;
 
-/// The latest renewals of ancestors, each with those above it.
+/// The latest renewals of prefixes that are due at a time, and of their ancestors.
 #[derive(Debug, Default)]
-pub(crate) struct AncestorRenewals(HashMap<u32, Time>);
+pub(crate) struct AncestorRenewals {
+    latest: HashMap<u32, Known>,
+    /// Number of edges that were followed for all of them together: each at most once.
+    shared: u64,
+    /// Edges may be followed again.
+    is_repeated: bool,
+}
+
+/// The latest renewal of a prefix and of all above it, or an earlier one.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    latest: Time,
+    is_exact: bool,
+}
+
+/// A prefix on the way up.
+struct Visit {
+    at: u32,
+    /// The next edge to a parent.
+    next: u32,
+    /// The latest renewal found above it.
+    above: Time,
+    /// Edges to its parents that were followed.
+    followed: u64,
+}
+
+impl Visit {
+    fn of(at: u32, next: u32) -> Visit {
+        Visit { at, next, above: Time::ZERO, followed: 0 }
+    }
+}
+
+impl AncestorRenewals {
+    pub(crate) fn shared(&self) -> u64 {
+        self.shared
+    }
+
+    /// A prefix was renewed.
+    pub(crate) fn renewed(&mut self) {
+        self.latest.clear();
+        self.is_repeated = true;
+    }
+
+    fn at_least(&mut self, n: u32, latest: Time) {
+        let known = self.latest.entry(n).or_insert(Known { latest, is_exact: false });
+        known.latest = known.latest.max(latest);
+    }
+}
 
 /// The meaning of the marks of prefixes.
 #[derive(Debug, Default)]
@@ -55,42 +100,40 @@ impl Dag {
         self.marks.last - count + 1
     }
 
-    /// The latest renewal that reaches a prefix from its ancestors. The search ends at a renewal at `enough`
-    /// or later, and after `most` edges: the result is then a lower bound.
+    /// The latest renewal that reaches a prefix from its ancestors, by way of first parents first. The search
+    /// ends at a renewal at `enough` or later, and after `most` edges: the result is then a lower bound.
     pub(super) fn latest_above(&mut self, n: u32, enough: Time, most: u64) -> Time {
         let mark = self.new_marks(1);
         let (mut latest, mut left) = (Time::ZERO, most);
-        let mut stack = std::mem::take(&mut self.stack);
-        stack.clear();
-        stack.push(n);
-        'climb: while let Some(at) = stack.pop() {
-            let mut e = self.nodes[at].first_parent;
-            while e != NONE {
-                if left == 0 {
-                    break 'climb;
-                }
-                left -= 1;
-                let edge = &self.edges[e];
-                e = edge.next_parent;
-                let (parent, node) = (edge.parent, &mut self.nodes[edge.parent]);
-                if std::mem::replace(&mut node.mark, mark) == mark {
-                    continue;
-                }
-                self.visited += 1;
-                latest = latest.max(node.stamp).max(node.carried_above);
-                if latest >= enough {
-                    break 'climb;
-                }
-                stack.push(parent);
+        // The edges from `n` up to the prefix that is searched now.
+        let mut way = std::mem::take(&mut self.stack);
+        way.clear();
+        let mut e = self.nodes[n].first_parent;
+        while latest < enough && left > 0 {
+            if e == NONE {
+                let Some(below) = way.pop() else { break };
+                e = self.edges[below].next_parent;
+                continue;
             }
+            left -= 1;
+            let edge = &self.edges[e];
+            let node = &mut self.nodes[edge.parent];
+            if std::mem::replace(&mut node.mark, mark) == mark {
+                e = edge.next_parent;
+                continue;
+            }
+            self.visited += 1;
+            latest = latest.max(node.stamp).max(node.carried_above);
+            way.push(e);
+            e = node.first_parent;
         }
         self.followed += most - left;
-        self.stack = stack;
+        self.stack = way;
         latest
     }
 
-    /// The same without limits. The results for ancestors serve further prefixes, as long as no prefix is
-    /// renewed or created, and only edges to prefixes without children are removed.
+    /// The same without a limit of edges. The results for ancestors serve further prefixes, as long as no
+    /// prefix is renewed or created, and only edges to prefixes without children are removed.
     pub(super) fn latest_above_each(
         &mut self,
         n: u32,
@@ -102,32 +145,37 @@ impl Dag {
         if near >= enough || self.followed - before < NEAR_EDGES {
             return near;
         }
-        // Prefixes on the way up, each with its next edge and the latest renewal found above it.
-        let mut way = vec![(n, self.nodes[n].first_parent, Time::ZERO)];
+        let mut way = vec![Visit::of(n, self.nodes[n].first_parent)];
         loop {
-            let (at, e, above) = way.last_mut().expect("the way begins with the prefix itself");
-            if *e != NONE {
+            let visit = way.last_mut().expect("the way begins with the prefix itself");
+            if visit.next != NONE {
                 self.followed += 1;
-                let edge = &self.edges[*e];
-                *e = edge.next_parent;
-                match found.0.get(&edge.parent) {
-                    Some(latest) => *above = (*above).max(*latest),
-                    None => {
-                        self.visited += 1;
-                        let next = self.nodes[edge.parent].first_parent;
-                        way.push((edge.parent, next, Time::ZERO));
-                    }
+                visit.followed += 1;
+                let edge = &self.edges[visit.next];
+                visit.next = edge.next_parent;
+                let node = &self.nodes[edge.parent];
+                let known = found.latest.get(&edge.parent);
+                let known = known.filter(|known| known.is_exact || known.latest >= enough);
+                let latest = known.map_or(node.stamp.max(node.carried_above), |known| known.latest);
+                if latest >= enough {
+                    way.iter().for_each(|visit| found.at_least(visit.at, latest));
+                    return latest;
+                }
+                visit.above = visit.above.max(latest);
+                if known.is_none() {
+                    self.visited += 1;
+                    way.push(Visit::of(edge.parent, node.first_parent));
                 }
                 continue;
             }
-            let (node, above) = (&self.nodes[*at], *above);
+            let Visit { at, above, followed, .. } = *visit;
+            let node = &self.nodes[at];
             let latest = above.max(node.stamp).max(node.carried_above);
-            found.0.insert(*at, latest);
+            found.latest.insert(at, Known { latest, is_exact: true });
             way.pop();
-            match way.last_mut() {
-                Some((.., below)) => *below = (*below).max(latest),
-                None => return above,
-            }
+            let Some(below) = way.last_mut() else { return above };
+            below.above = below.above.max(latest);
+            found.shared += if found.is_repeated { 0 } else { followed };
         }
     }
 
@@ -154,14 +202,13 @@ impl Dag {
     }
 
     fn climb(&mut self, n: u32, ways: Ways, (no, yes): (u32, u32), way: &mut Vec<u32>) -> bool {
-        let next = |edge: &Edge| if ways == Ways::First { NONE } else { edge.next_parent };
         self.visited += 1;
         self.nodes[n].mark = no;
         let mut e = self.nodes[n].first_parent;
         loop {
             if e == NONE {
                 let Some(below) = way.pop() else { return false };
-                e = next(&self.edges[below]);
+                e = self.edges[below].next_parent;
                 continue;
             }
             self.followed += 1;
@@ -169,7 +216,7 @@ impl Dag {
             let node = &mut self.nodes[edge.parent];
             let skipped = ways == Ways::Named && edge.deduced || node.mark == no;
             if skipped {
-                e = next(edge);
+                e = edge.next_parent;
                 continue;
             }
             way.push(e);

@@ -193,10 +193,10 @@ fn remaining_time_is_a_lower_bound_in_a_large_hierarchy() {
     const { assert!(EDGES > LEASE_EDGES_MAX) };
     let mut layers = Layers::below(&[]);
     let (job, last) = (layers.job, layers.last[0].clone());
-    // A parent that the search reaches last, because the first parent of the path is searched last.
+    // A parent that the search reaches last: one of the last parent.
     layers.bench.create(job, "late", &[], LEASE).unwrap();
     layers.bench.make(job, file("late", "f", 1)).unwrap();
-    let reader = Actor::task(job, layers.ids[(LAYERS - 2) * WIDTH]);
+    let reader = Actor::task(job, layers.ids[(LAYERS - 1) * WIDTH - 1]);
     let opened = layers.bench.open(reader, "late", "f").unwrap();
     assert_eq!(opened.edge, EdgeOutcome::Added);
     layers.bench.pass(400);
@@ -244,7 +244,7 @@ fn prefixes_that_are_due_in_one_tick_search_their_ancestors_together() {
 }
 
 #[test]
-fn quota_of_a_prefix_counts_each_prefix_below_it_once() {
+fn quota_of_a_prefix_counts_the_blocks_below_it() {
     let mut layers = Layers::below(&["top"]);
     let (job, last) = (layers.job, layers.last.clone());
     for path in &last {
@@ -256,9 +256,37 @@ fn quota_of_a_prefix_counts_each_prefix_below_it_once() {
         let (told, cost) = layers.cost(Command::SetQuota { actor, of, change });
         let Ok(Reply::Quota { held, .. }) = told else { panic!("{told:?}") };
         assert_eq!(held, if most == 0 { 0 } else { WIDTH as u64 });
-        let prefixes = (LAYERS * WIDTH + 2) as u64;
-        assert!(cost <= prefixes, "{cost} edges for {prefixes} prefixes");
+        assert_eq!(cost, 0, "the lines of prefixes are followed, and no search");
     }
+}
+
+#[test]
+fn plan_sets_the_quotas_of_prefixes_that_exist_and_of_their_line() {
+    let mut bench = Bench::new();
+    bench.join("s1:1", 1, 1000);
+    let job = bench.job("quotas");
+    for path in ["a", "a/b", "a/b/c", "a/b/c/d"] {
+        bench.create(job, path, &[], LEASE).unwrap();
+        bench.make(job, file(path, "f", 2)).unwrap();
+    }
+    bench.remove(job, "a").unwrap();
+    bench.remove(job, "a/b/c").unwrap();
+    let bounded = |name, parents, max_blocks| PlanNode {
+        options: PrefixOptions { max_blocks, ..LEASE },
+        ..node(name, parents)
+    };
+    let nodes = [bounded("a", &[""], 9), bounded("c", &["a/b"], 3), bounded("new", &["c"], 1)];
+    bench.plan(job, &nodes).unwrap();
+    let mut held = |path| match bench
+        .run(Command::Quota { actor: Actor::driver(job), of: QuotaOf::Prefix(job, path) })
+    {
+        Ok(Reply::Quota { held, .. }) => held,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(["a", "a/b/c", "a/b/c/new"].map(&mut held), [4, 2, 0]);
+    bench.make(job, file("a/b/c", "g", 1)).unwrap();
+    let refused = bench.make(job, file("a/b/c/d", "g", 1));
+    assert!(matches!(refused, Err(CatalogError::QuotaExceeded { .. })), "{refused:?}");
 }
 
 /// When a dead prefix loses its places to one of its name, its edges are followed once for all of them, and
@@ -370,4 +398,54 @@ fn tick_that_has_followed_many_edges_leaves_the_rest_due() {
     // The edges are followed from both ends: to children, and to parents.
     assert!((3..=4).contains(&costs.len()), "{costs:?}");
     assert!(costs.iter().all(|cost| *cost < (1 << 18) + 2 * SIDE as u64), "{costs:?}");
+}
+
+/// A tick follows edges that serve many prefixes once, and does not end because of them.
+#[test]
+fn ticks_of_a_deep_and_dense_hierarchy_are_few() {
+    const DEEP: usize = 6;
+    const WIDE: usize = 256;
+    for renewed in [true, false] {
+        let mut bench = Bench::new();
+        let job = bench.job("dense");
+        let names: Vec<Vec<String>> =
+            (0..DEEP).map(|layer| (0..WIDE).map(|i| name(layer, i)).collect()).collect();
+        let parents: Vec<Vec<&str>> =
+            names.iter().map(|layer| layer.iter().map(String::as_str).collect()).collect();
+        let mut nodes: Vec<PlanNode<'_>> = Vec::new();
+        for layer in 0..DEEP {
+            let above = if layer == 0 { &[][..] } else { &parents[layer - 1][..] };
+            nodes.extend(parents[layer].iter().map(|&name| node(name, above)));
+        }
+        let edges = (WIDE + (DEEP - 1) * WIDE * WIDE) as u64;
+        assert!(edges > 1 << 18);
+        let actor = Actor::driver(job);
+        let apply = |bench: &mut Bench, command| {
+            bench.catalog.apply(bench.now, command, &mut bench.effects).unwrap()
+        };
+        apply(&mut bench, Command::CreateHierarchy { actor, job, nodes: &nodes });
+        bench.now = bench.now + Duration::from_millis(900);
+        if renewed {
+            apply(&mut bench, Command::RenewLeases { actor, job, paths: &[""] });
+        }
+        bench.now = bench.now + Duration::from_millis(100);
+        let (before, mut ticks) = (bench.catalog.work().edges, 0);
+        while bench.catalog.next_deadline().is_some_and(|due| due <= bench.now) {
+            apply(&mut bench, Command::Tick);
+            ticks += 1;
+            assert!(ticks <= 10);
+        }
+        let cost = bench.catalog.work().edges - before;
+        // Without a renewal, each prefix follows its edges to children and to parents, in some ticks.
+        assert!(ticks <= if renewed { 2 } else { 4 }, "{ticks} ticks");
+        assert!(cost <= if renewed { 2 * edges } else { 6 * edges }, "{cost} edges of {edges}");
+        let paths = &[""][..];
+        let reply = bench.catalog.apply(
+            bench.now,
+            Command::RenewLeases { actor, job, paths },
+            &mut bench.effects,
+        );
+        let Ok(Reply::Renewed(results)) = reply else { panic!("{reply:?}") };
+        assert_eq!(results[0].is_ok(), renewed);
+    }
 }
