@@ -819,7 +819,8 @@ impl Catalog {
             }
         }
         for (at, (number, i)) in &self.flushes.blocks {
-            let flush = self.flushes.all.get(number).ok_or(format!("{at:?} has no flush"))?;
+            let flush =
+                self.flushes.all.get(number).ok_or_else(|| format!("{at:?} has no flush"))?;
             let part = flush.parts.get(*i);
             if part.is_none_or(|part| part.at != *at || part.state == PartState::Absent) {
                 return Err(format!("{at:?} is not a part of its flush"));

@@ -75,7 +75,8 @@ mod armed {
     fn parse(text: &str) -> Result<Rates, String> {
         let mut rates = Rates::default();
         for part in text.split(',') {
-            let (name, number) = part.split_once('=').ok_or(format!("`{part}` has no number"))?;
+            let (name, number) =
+                part.split_once('=').ok_or_else(|| format!("`{part}` has no number"))?;
             let number = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
             *match name {
                 "seed" => &mut rates.seed,
