@@ -433,7 +433,8 @@ impl Catalog {
         let reuse = Some(self.jobs[j].root).filter(|&root| root != NONE);
         let quota = options.quota();
         let n = self.install(j, "", &[], reuse, options);
-        self.bound_prefixes(j, &[(n, quota)]);
+        let fresh = self.bound_prefixes(j, &[(n, quota)]);
+        self.count_below(j, &fresh);
         let job = &mut self.jobs[j];
         // A prefix that ended at exactly this time belongs to the earlier life.
         let ended = self.now.max(job.opened);

@@ -10,7 +10,7 @@ use crate::pool::Presence;
 use crate::slab::NONE;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Actor, Catalog, CatalogError, Effect, LeaseInfo, Loss, Reply};
-use honeycomb_types::limits::{BATCH_MAX, JOB_LINGER, LEASE_EDGES_MAX};
+use honeycomb_types::limits::{BATCH_MAX, EDGES_PER_JOB_MAX, JOB_LINGER, LEASE_EDGES_MAX};
 use honeycomb_types::{Bug, JobId, PrefixId, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -220,7 +220,7 @@ impl Catalog {
         let timers = self.timers.examined + TIMERS_PER_TICK;
         let edges = self.dag.followed + EDGES_PER_TICK;
         while self.timers.examined < timers
-            && self.dag.followed < edges + found.shared()
+            && self.dag.followed < edges + found.shared().min(EDGES_PER_JOB_MAX as u64)
             && let Some(timer) = self.timers.due(heard)
         {
             if !self.timer_is_current(timer.node, timer.id) {
@@ -231,8 +231,12 @@ impl Catalog {
             let n = timer.node;
             // A lower bound of half a lease suffices: the timer fires again before the end, and the relatives
             // of a prefix are not all visited each time.
-            let renewed = self.dag.renewed(n, self.now - self.lease(n) / 2, &mut found);
-            let deadline = self.lease_end(n, renewed.max(self.floor));
+            let enough = self.now - self.lease(n) / 2;
+            let renewed = match self.floor >= enough {
+                true => self.floor,
+                false => self.dag.renewed(n, enough, &mut found).max(self.floor),
+            };
+            let deadline = self.lease_end(n, renewed);
             let id = self.dag.nodes[n].id;
             let deadline = match deadline > heard || !self.is_being_copied(id) {
                 true => deadline,

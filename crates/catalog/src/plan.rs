@@ -197,6 +197,9 @@ impl Catalog {
         self.need_room_for_edges(j, edges, plan.iter().filter_map(|node| node.place))?;
         self.need_room_for_reads(&plan)?;
 
+        // Other prefixes of the plan are new, and so is all below them.
+        let mut places = plan.iter().filter_map(|node| node.place);
+        let keeps_children = places.any(|place| self.dag.has_children(place));
         let mut installed = vec![0; plan.len()];
         for i in order {
             let parent = |parent: &Parent| match *parent {
@@ -208,7 +211,10 @@ impl Catalog {
             installed[i] = self.install(j, nodes[i].name, &parents, place, options);
         }
         let quotas = installed.iter().zip(&plan).map(|(&n, node)| (n, node.options.quota()));
-        self.bound_prefixes(j, &quotas.collect::<Vec<_>>());
+        let fresh = self.bound_prefixes(j, &quotas.collect::<Vec<_>>());
+        if keeps_children {
+            self.count_below(j, &fresh);
+        }
         self.collect_evicted();
         let ids = installed.iter().map(|&n| self.dag.nodes[n].id).collect();
         self.declare_planned(nodes, &plan, &installed, effects);

@@ -295,7 +295,8 @@ impl Catalog {
         self.need_room_for_edges(j, parents.len(), reuse)?;
         let quota = options.quota();
         let n = self.install(j, name, parents, reuse, options);
-        self.bound_prefixes(j, &[(n, quota)]);
+        let fresh = self.bound_prefixes(j, &[(n, quota)]);
+        self.count_below(j, &fresh);
         self.collect_evicted();
         Ok(self.dag.nodes[n].id)
     }

@@ -420,8 +420,10 @@ impl Catalog {
         }
     }
 
-    /// Sets the quotas of live prefixes of a job. Blocks of each and of its descendants count from now on.
-    pub(crate) fn bound_prefixes(&mut self, j: u32, quotas: &[(u32, Allowance)]) {
+    /// Sets the quotas of live prefixes of a job. Blocks that are allocated to each and to its descendants
+    /// count from now on. Returns those that had no quota: `count_below` counts the blocks that they hold.
+    #[must_use]
+    pub(crate) fn bound_prefixes(&mut self, j: u32, quotas: &[(u32, Allowance)]) -> Vec<u32> {
         let mut fresh = Vec::new();
         for &(n, allowed) in quotas {
             let id = self.dag.nodes[n].id;
@@ -447,17 +449,12 @@ impl Catalog {
             let held = known.map_or(0, |subtree| subtree.held);
             self.quotas.prefixes.insert(id, Subtree { bound: Bound::set(allowed, held), held });
         }
-        self.count_below(j, &fresh);
-        for n in fresh {
-            let id = self.dag.nodes[n].id;
-            let subtree = self.quotas.prefixes.get_mut(&id).expect("inserted above");
-            subtree.bound.finds(subtree.held);
-        }
+        fresh
     }
 
-    /// Makes all structures of these prefixes and their descendants count to them. The line of each prefix of
-    /// the job is followed once for all of them.
-    fn count_below(&mut self, j: u32, fresh: &[u32]) {
+    /// Makes all structures of these prefixes and their descendants count to them. Visits all prefixes of the
+    /// job, and follows the line of each once.
+    pub(crate) fn count_below(&mut self, j: u32, fresh: &[u32]) {
         let alone =
             |&n: &u32| self.dag.nodes[n].first_structure == NONE && !self.dag.has_children(n);
         if self.jobs[j].structures == 0 || fresh.iter().all(alone) {
@@ -485,17 +482,20 @@ impl Catalog {
             if self.dag.nodes[below].first_structure == NONE {
                 continue;
             }
-            let structures: Vec<u32> = self.structures_of(below).collect();
+            let structures: Vec<(u32, u64)> = self
+                .structures_of(below)
+                .map(|s| (s, self.structures[s].blocks().count() as u64))
+                .collect();
             let mut to = nearest_of(&self.dag, Some(below));
             while let Some(n) = to {
                 let id = self.dag.nodes[n].id;
-                for &s in &structures {
-                    let blocks = self.structures[s].blocks().count() as u64;
+                let subtree = self.quotas.prefixes.get_mut(&id).expect("it has a quota");
+                for &(s, blocks) in &structures {
                     // The order only determines the quota that a refusal names first.
                     self.quotas.counted.entry(s).or_default().push(id);
-                    let subtree = self.quotas.prefixes.get_mut(&id).expect("it has a quota");
                     subtree.held += blocks;
                 }
+                subtree.bound.finds(subtree.held);
                 to = nearest_of(&self.dag, self.dag.first_parent(n));
             }
         }
@@ -567,7 +567,8 @@ impl Catalog {
                 refuse_weight(change, "a prefix has no weight; it has part of its job's share")?;
                 let n = self.live_prefix(j, path)?;
                 let allowed = self.quotas.of_prefix(self.dag.nodes[n].id).0.changed(change);
-                self.bound_prefixes(j, &[(n, allowed)]);
+                let fresh = self.bound_prefixes(j, &[(n, allowed)]);
+                self.count_below(j, &fresh);
             }
         }
         self.quota(actor, of)

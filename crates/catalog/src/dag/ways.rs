@@ -24,7 +24,7 @@ const NEAR_EDGES: u64 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct AncestorRenewals {
     latest: HashMap<u32, Known>,
-    /// Number of edges that were followed for all of them together: each at most once.
+    /// Number of edges that were followed for all of them together: each at most twice.
     shared: u64,
     /// Edges may be followed again.
     is_repeated: bool,
@@ -61,13 +61,18 @@ impl AncestorRenewals {
 
     /// A prefix was renewed.
     pub(crate) fn renewed(&mut self) {
-        self.latest.clear();
+        self.latest = HashMap::new();
         self.is_repeated = true;
     }
 
-    fn at_least(&mut self, n: u32, latest: Time) {
-        let known = self.latest.entry(n).or_insert(Known { latest, is_exact: false });
-        known.latest = known.latest.max(latest);
+    /// The search ends at a renewal above this prefix, which further searches find here.
+    fn at_least(&mut self, visit: &Visit, latest: Time) {
+        let known = Known { latest, is_exact: false };
+        match self.latest.insert(visit.at, known) {
+            Some(earlier) => assert!(!earlier.is_exact, "INV-12: an exact time is searched again"),
+            None if self.is_repeated => {}
+            None => self.shared += visit.followed,
+        }
     }
 }
 
@@ -140,6 +145,10 @@ impl Dag {
         enough: Time,
         found: &mut AncestorRenewals,
     ) -> Time {
+        match found.latest.get(&n) {
+            Some(known) if known.is_exact || known.latest >= enough => return known.latest,
+            _ => {}
+        }
         let before = self.followed;
         let near = self.latest_above(n, enough, NEAR_EDGES);
         if near >= enough || self.followed - before < NEAR_EDGES {
@@ -158,7 +167,7 @@ impl Dag {
                 let known = known.filter(|known| known.is_exact || known.latest >= enough);
                 let latest = known.map_or(node.stamp.max(node.carried_above), |known| known.latest);
                 if latest >= enough {
-                    way.iter().for_each(|visit| found.at_least(visit.at, latest));
+                    way[1..].iter().for_each(|visit| found.at_least(visit, latest));
                     return latest;
                 }
                 visit.above = visit.above.max(latest);
