@@ -178,8 +178,6 @@ pub const RING_CAPACITY: usize = 4096;
 
 /// Prefixes of one job.
 pub const PREFIXES_PER_JOB_MAX: usize = 1 << 20;
-/// Edges between the prefixes of one job: one for each prefix, and as many more as the largest plan has.
-pub const EDGES_PER_JOB_MAX: usize = PREFIXES_PER_JOB_MAX + PLAN_EDGES_MAX;
 /// Edges to children, and edges above, that are followed to report the remaining time of a lease.
 pub const LEASE_EDGES_MAX: u64 = 4096;
 /// Edges that one command follows to keep exactly the renewals that dead prefixes pass on when they
@@ -187,6 +185,8 @@ pub const LEASE_EDGES_MAX: u64 = 4096;
 pub const CARRIED_EDGES_MAX: u64 = 1 << 18;
 /// Parents and readers of all nodes of one plan together.
 pub const PLAN_EDGES_MAX: usize = 1 << 19;
+/// Edges between the prefixes of one job: one for each prefix, and as many more as the largest plan has.
+pub const EDGES_PER_JOB_MAX: usize = PREFIXES_PER_JOB_MAX + PLAN_EDGES_MAX;
 /// Parents of one prefix.
 pub const PARENTS_MAX: usize = 4096;
 /// Declared readers of one prefix that have not committed.
