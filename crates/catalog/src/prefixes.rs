@@ -311,7 +311,8 @@ impl Catalog {
             }
             // A prefix can be replaced only under its named parents. Under a parent deduced from use its name
             // is free, and its descendants do not pass to a prefix created there.
-            _ => Ok(self.dag.named_child(parent, name)),
+            Some(_) => Ok(self.dag.named_child(parent, name)),
+            None => Ok(None),
         }
     }
 

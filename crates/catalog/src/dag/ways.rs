@@ -38,7 +38,7 @@ struct Known {
 }
 
 /// A prefix on the way up.
-struct Visit {
+struct Ascent {
     at: u32,
     /// The next edge to a parent.
     next: u32,
@@ -48,9 +48,9 @@ struct Visit {
     followed: u64,
 }
 
-impl Visit {
-    fn of(at: u32, next: u32) -> Visit {
-        Visit { at, next, above: Time::ZERO, followed: 0 }
+impl Ascent {
+    fn of(at: u32, next: u32) -> Ascent {
+        Ascent { at, next, above: Time::ZERO, followed: 0 }
     }
 }
 
@@ -66,7 +66,7 @@ impl AncestorRenewals {
     }
 
     /// The search ends at a renewal above this prefix, which further searches find here.
-    fn at_least(&mut self, visit: &Visit, latest: Time) {
+    fn at_least(&mut self, visit: &Ascent, latest: Time) {
         let known = Known { latest, is_exact: false };
         match self.latest.insert(visit.at, known) {
             Some(earlier) => assert!(!earlier.is_exact, "INV-12: an exact time is searched again"),
@@ -154,7 +154,7 @@ impl Dag {
         if near >= enough || self.followed - before < NEAR_EDGES {
             return near;
         }
-        let mut way = vec![Visit::of(n, self.nodes[n].first_parent)];
+        let mut way = vec![Ascent::of(n, self.nodes[n].first_parent)];
         loop {
             let visit = way.last_mut().expect("the way begins with the prefix itself");
             if visit.next != NONE {
@@ -173,11 +173,11 @@ impl Dag {
                 visit.above = visit.above.max(latest);
                 if known.is_none() {
                     self.visited += 1;
-                    way.push(Visit::of(edge.parent, node.first_parent));
+                    way.push(Ascent::of(edge.parent, node.first_parent));
                 }
                 continue;
             }
-            let Visit { at, above, followed, .. } = *visit;
+            let Ascent { at, above, followed, .. } = *visit;
             let node = &self.nodes[at];
             let latest = above.max(node.stamp).max(node.carried_above);
             found.latest.insert(at, Known { latest, is_exact: true });

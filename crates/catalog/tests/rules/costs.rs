@@ -5,12 +5,17 @@ use crate::common::{Bench, LEASE, file, lease, node};
 use honeycomb_catalog::{
     Actor, CatalogError, Command, EdgeOutcome, PlanNode, PrefixOptions, QuotaChange, QuotaOf, Reply,
 };
-use honeycomb_types::limits::{EDGES_PER_JOB_MAX, LEASE_EDGES_MAX, PARENTS_MAX, PLAN_EDGES_MAX};
+use honeycomb_types::limits::{
+    CARRIED_EDGES_MAX, EDGES_PER_JOB_MAX, LEASE_EDGES_MAX, PARENTS_MAX, PLAN_EDGES_MAX,
+};
 use honeycomb_types::{JobId, PrefixId};
 use std::time::Duration;
 
 const LAYERS: usize = 6;
 const WIDTH: usize = 40;
+/// Layers with more edges than a command or a tick may follow for one purpose.
+const DEEP: usize = 6;
+const WIDE: usize = 256;
 /// Edges of the layers: those of the first lead to the root.
 const EDGES: u64 = (WIDTH + (LAYERS - 1) * WIDTH * WIDTH) as u64;
 
@@ -27,6 +32,21 @@ fn name(layer: usize, i: usize) -> String {
     format!("l{layer}-{i}")
 }
 
+fn names(layers: usize, width: usize) -> Vec<Vec<String>> {
+    (0..layers).map(|layer| (0..width).map(|i| name(layer, i)).collect()).collect()
+}
+
+fn parents(names: &[Vec<String>]) -> Vec<Vec<&str>> {
+    names.iter().map(|layer| layer.iter().map(String::as_str).collect()).collect()
+}
+
+/// Nodes of layers, of which the first is below `top`.
+fn layered<'a>(layers: &'a [Vec<&'a str>], top: &'a [&'a str]) -> Vec<PlanNode<'a>> {
+    let above = [top].into_iter().chain(layers.iter().map(Vec::as_slice));
+    let nodes = layers.iter().zip(above);
+    nodes.flat_map(|(layer, above)| layer.iter().map(move |name| node(name, above))).collect()
+}
+
 impl Layers {
     /// Layers below a prefix, or below the root.
     fn below(top: &[&str]) -> Layers {
@@ -36,15 +56,9 @@ impl Layers {
         for top in top {
             bench.create(job, top, &[], LEASE).unwrap();
         }
-        let names: Vec<Vec<String>> =
-            (0..LAYERS).map(|layer| (0..WIDTH).map(|i| name(layer, i)).collect()).collect();
-        let parents: Vec<Vec<&str>> =
-            names.iter().map(|layer| layer.iter().map(String::as_str).collect()).collect();
-        let mut nodes = Vec::new();
-        for layer in 0..LAYERS {
-            let above = if layer == 0 { top } else { &parents[layer - 1][..] };
-            nodes.extend(parents[layer].iter().map(|&name| node(name, above)));
-        }
+        let names = names(LAYERS, WIDTH);
+        let parents = parents(&names);
+        let nodes = layered(&parents, top);
         let ids = bench.plan(job, &nodes).unwrap();
         let way = top.iter().map(|top| (*top).to_owned());
         let way = way.chain((0..LAYERS - 1).map(|layer| name(layer, 0)));
@@ -317,6 +331,51 @@ fn places_of_a_dead_prefix_are_taken_in_one_walk() {
     assert_eq!(child.remaining_ms, 2000, "it was renewed through the parents that are lost");
 }
 
+/// When a command has followed many edges to keep what ancestors granted, the rest counts as renewed now: no
+/// lease ends early, and the command ends.
+#[test]
+fn descendants_of_a_dead_prefix_are_renewed_when_its_ancestors_are_too_many() {
+    let mut bench = Bench::new();
+    let job = bench.job("dense");
+    let names = names(DEEP, WIDE);
+    let parents = parents(&names);
+    let nodes = layered(&parents, &[]);
+    let (actor, options) = (Actor::driver(job), lease(2000));
+    let mut apply = |now, command: Command<'_>| {
+        bench.effects.clear();
+        bench.catalog.apply(now, command, &mut bench.effects).unwrap()
+    };
+    let now = bench.now;
+    apply(now, Command::CreateHierarchy { actor, job, nodes: &nodes });
+    let way = (0..DEEP).map(|layer| name(layer, 0)).collect::<Vec<_>>().join("/");
+    let (first, below) = (format!("{way}/x"), format!("{way}/x/child"));
+    for path in [&first, &below] {
+        apply(now, Command::CreatePrefix { actor, job, path, parents: &[], options });
+    }
+    apply(now, Command::RemovePrefix { actor, job, path: &first });
+    // A dead prefix of this name under the root has the place of the new one.
+    apply(now, Command::CreatePrefix { actor, job, path: "x", parents: &[], options });
+    apply(now, Command::RemovePrefix { actor, job, path: "x" });
+    let now = now + Duration::from_millis(500);
+    let mut left = |path| match apply(now, Command::LeaseInfo { actor, job, path }) {
+        Reply::Lease(info) => info.remaining_ms,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(left(&below), 1500);
+    let before = bench.catalog.work().edges;
+    let parents = &[way.as_str()][..];
+    let create = Command::CreatePrefix { actor, job, path: "x", parents, options };
+    bench.catalog.apply(now, create, &mut bench.effects).unwrap();
+    let cost = bench.catalog.work().edges - before;
+    assert!((CARRIED_EDGES_MAX..CARRIED_EDGES_MAX + 10).contains(&cost), "{cost}");
+    let tree = Command::JobTree { actor, job };
+    let Ok(Reply::Tree(tree)) = bench.catalog.apply(now, tree, &mut bench.effects) else {
+        panic!("the tree is small enough");
+    };
+    let child = tree.iter().find(|info| &*info.name == "child").unwrap();
+    assert_eq!(child.remaining_ms, 2000);
+}
+
 #[test]
 fn edges_of_a_job_are_bounded() {
     let mut bench = Bench::new();
@@ -403,20 +462,12 @@ fn tick_that_has_followed_many_edges_leaves_the_rest_due() {
 /// A tick follows edges that serve many prefixes once, and does not end because of them.
 #[test]
 fn ticks_of_a_deep_and_dense_hierarchy_are_few() {
-    const DEEP: usize = 6;
-    const WIDE: usize = 256;
     for renewed in [true, false] {
         let mut bench = Bench::new();
         let job = bench.job("dense");
-        let names: Vec<Vec<String>> =
-            (0..DEEP).map(|layer| (0..WIDE).map(|i| name(layer, i)).collect()).collect();
-        let parents: Vec<Vec<&str>> =
-            names.iter().map(|layer| layer.iter().map(String::as_str).collect()).collect();
-        let mut nodes: Vec<PlanNode<'_>> = Vec::new();
-        for layer in 0..DEEP {
-            let above = if layer == 0 { &[][..] } else { &parents[layer - 1][..] };
-            nodes.extend(parents[layer].iter().map(|&name| node(name, above)));
-        }
+        let names = names(DEEP, WIDE);
+        let parents = parents(&names);
+        let nodes = layered(&parents, &[]);
         let edges = (WIDE + (DEEP - 1) * WIDE * WIDE) as u64;
         assert!(edges > 1 << 18);
         let actor = Actor::driver(job);
