@@ -114,6 +114,8 @@ impl Shard {
     ) -> Result<bool, Answer> {
         let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
         let filling = self.pending.iter().any(|pending| pending.at == at && pending.filling);
+        // A put of extents changes the block when its extents are adopted.
+        let filling = filling || self.extents.adopts_for(at);
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let (kind, structure) = (slot.owner.kind, slot.owner.structure);

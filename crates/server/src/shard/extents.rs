@@ -143,6 +143,11 @@ impl Extents {
         self.adoptions.get_mut(&owner).filter(|adoption| adoption.is_open())
     }
 
+    /// Whether a put at this block waits for the answer to an adoption.
+    pub fn adopts_for(&self, at: BlockAt) -> bool {
+        self.adoptions.values().any(|adoption| adoption.at == at && adoption.is_open())
+    }
+
     /// A parked operation was answered: if it was a put of extents, its entry owns them or they are dropped.
     pub fn answered(&mut self, ticket: Ticket) {
         self.adoptions.retain(|_, adoption| adoption.ticket != ticket);

@@ -2,7 +2,7 @@
 //! names an extent that does not exist, every put is answered in time, and nothing is left behind.
 
 use crate::common::{access, owner};
-use honeycomb_server::{Effect, LineKey, MoveWord, Post, Shard};
+use honeycomb_server::{Effect, KeptBytes, LineKey, MoveWord, Post, Shard, VolumeParts};
 use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
 use honeycomb_types::{
@@ -13,6 +13,7 @@ use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Field, Op, RequestHeader, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 const SIZE: usize = 64 << 10;
@@ -562,4 +563,40 @@ fn a_put_is_refused_in_time_when_nobody_can_be_asked() {
     assert_eq!((world.refused, world.model.len()), (1, 0));
     world.heal();
     assert_eq!(world.held(), (0, 0));
+}
+
+/// The extents of a put were adopted while its block was frozen for a flush, or had been thawed and owed its
+/// content: the snapshot had a value that was written after its moment (seed 5307 of the simulator).
+#[test]
+fn block_that_is_frozen_for_a_flush_settles_when_the_extents_of_its_puts_are_adopted() {
+    const FLUSH: u64 = 9;
+    let mut world = World::new();
+    let freeze = |world: &mut World| {
+        let hold = Duration::from_secs(1);
+        world.near.stop(world.now, KV, (0, u64::MAX), FLUSH, hold)
+    };
+    world.write(1, &[0, 1, 2], false);
+    world.located(true);
+    world.deliver(false);
+    let refused = freeze(&mut world).expect_err("a put that began earlier is not decided");
+    assert_eq!(refused.status, Status::Busy, "{refused:?}");
+    world.deliver(true);
+    assert!(world.waiting.is_empty(), "the put is decided while the block is frozen");
+    freeze(&mut world).unwrap();
+    let then = snapshot(&world.near.copy(KV, (0, u64::MAX), FLUSH).unwrap().0);
+    assert!(world.near.go_on(world.now, KV, FLUSH));
+    world.write(2, &[1], false);
+    world.deliver(false);
+    world.deliver(true);
+    assert!(world.waiting.is_empty());
+    let cut = snapshot(&world.near.take_cut(world.now, KV, FLUSH).unwrap().0);
+    assert_eq!(cut, then, "the put after the thaw is not in the snapshot");
+    assert_ne!(snapshot(&world.near.copy(KV, (0, u64::MAX), FLUSH).unwrap().0), then);
+}
+
+fn snapshot(bytes: &KeptBytes) -> Vec<u8> {
+    let parts: VolumeParts = Arc::from(Vec::new());
+    let mut content = Vec::new();
+    bytes.write(&parts, &mut content).unwrap();
+    content
 }
