@@ -43,7 +43,7 @@ pub(crate) fn ask<Q: Field, R: Field>(
     if change {
         header.request = pool.number_of_change();
     }
-    let mut effect = false;
+    let (mut effect, mut refusal) = (false, None);
     loop {
         match try_once(pool, controller, header, &body, deadline) {
             Ok(args) => return Ok(R::decode(&args)?),
@@ -64,7 +64,10 @@ pub(crate) fn ask<Q: Field, R: Field>(
                     }
                     ExchangeFailure::Late { sent } => (sent, "no reply arrived in time".to_owned()),
                     ExchangeFailure::Gone { sent, reason } => (sent, reason.message),
-                    ExchangeFailure::Refused(e) => (false, e.message),
+                    ExchangeFailure::Refused(e) => {
+                        refusal = Some(e.message.clone());
+                        (false, e.message)
+                    }
                 };
                 if sent && change {
                     effect = true;
@@ -75,11 +78,20 @@ pub(crate) fn ask<Q: Field, R: Field>(
                     return Err(Error::new(Status::DeadlineExceeded, text));
                 }
                 if clock.now() + PAUSE >= deadline {
+                    let why = with_refusal(&why, refusal.as_deref());
                     return Err(unavailable(op, &controller.0, &why, effect));
                 }
                 clock.sleep_until(clock.now() + PAUSE);
             }
         }
+    }
+}
+
+/// The reason in the error of a request whose last try got no reply: an earlier refusal explains more.
+fn with_refusal(why: &str, refusal: Option<&str>) -> String {
+    match refusal {
+        Some(text) if text != why => format!("{why}; before, it was refused: {text}"),
+        _ => why.to_owned(),
     }
 }
 
@@ -113,5 +125,21 @@ fn try_once(
     match reply.status {
         Status::Ok => Ok(args),
         status => Err(ExchangeFailure::Refused(Error::refused(status, &args))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A creation that waited for a suspected server was refused until shortly before its deadline, and the
+    /// reply to its last try came too late, on a busy machine: the error did not name the server any more.
+    #[test]
+    fn reason_of_the_last_refusal_stays_when_the_last_try_gets_no_reply() {
+        let (late, refused) = ("no reply arrived in time", "memory server s:1 is suspected");
+        let why = with_refusal(late, Some(refused));
+        assert!(why.starts_with(late) && why.ends_with(refused), "{why}");
+        assert_eq!(with_refusal(refused, Some(refused)), refused, "once is enough");
+        assert_eq!(with_refusal(late, None), late);
     }
 }
