@@ -126,7 +126,7 @@ fn server_that_stays_silent_is_lost_after_the_setting() {
 #[test]
 fn creation_waits_for_a_suspected_server_and_names_it() {
     let cluster = Cluster::start(1, &[]);
-    let (client, job, _store) = store(&cluster, Duration::from_secs(4));
+    let (client, job, _store) = store(&cluster, Duration::from_secs(1));
     cluster.signal(0, Signal::STOP);
     eventually("the suspicion", || !suspected(&client).is_empty());
     let refused = client.create_kv(job.job, "t:more", 1, false).map(drop).unwrap_err();
