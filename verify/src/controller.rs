@@ -18,8 +18,8 @@ use honeycomb_controller::{
     Answers, OpenOptions, RecoveredState, Store, StoreError, Turns, status_of, waits,
 };
 use honeycomb_env::MemoryDisk;
-use honeycomb_server::{Effect, MoveWord};
-use honeycomb_structures::{News, Successor};
+use honeycomb_server::{BlockMessage, Effect, MoveWord};
+use honeycomb_structures::Successor;
 use honeycomb_types::{
     BlockAt, JobId, Kind, Marks, MoveId, PrefixId, ServerId, ShardIx, StructureId, Time, Way,
 };
@@ -60,7 +60,7 @@ pub enum Said {
 #[derive(Clone, Debug)]
 pub enum Told {
     Order(Order),
-    News(BlockAt, News),
+    Message(BlockAt, BlockMessage),
     Move(BlockAt, MoveWord),
     /// The address of another server, for the shard that requested it.
     Located(ShardIx, ServerId, Result<SocketAddr, Status>),
@@ -393,7 +393,7 @@ impl World {
             match then {
                 Then::Successor(to, _) => {
                     let denied = Successor::Denied(Status::DataLost, why.into());
-                    self.reply_to(to, Told::News(to.block, News::Successor(denied)));
+                    self.reply_to(to, Told::Message(to.block, BlockMessage::Successor(denied)));
                 }
                 Then::Move(to, _) => {
                     let refused = MoveWord::Refused(Status::Busy, why.into());
@@ -436,8 +436,8 @@ impl World {
     fn go_on(&mut self, then: Then) {
         match then {
             Then::Successor(to, moved) => {
-                let ready = News::Successor(Successor::Ready(moved));
-                self.reply_to(to, Told::News(to.block, ready));
+                let ready = BlockMessage::Successor(Successor::Ready(moved));
+                self.reply_to(to, Told::Message(to.block, ready));
             }
             Then::Move(to, word) => self.reply_to(to, Told::Move(to.block, word)),
             Then::Answer(question, opened) => self.answer(&question, Ok(opened)),
@@ -551,7 +551,10 @@ impl World {
                             _ => {}
                         }
                         let denied = Successor::Denied(status_of(&e), e.to_string());
-                        self.tell_server(server, Told::News(at, News::Successor(denied)));
+                        self.tell_server(
+                            server,
+                            Told::Message(at, BlockMessage::Successor(denied)),
+                        );
                     }
                 }
             }
@@ -569,7 +572,7 @@ impl World {
             }
             Effect::Taken { structure, at, items, bytes } => {
                 let _ = self.command(ix, Command::QueueTaken { structure, at, items, bytes });
-                self.tell_server(server, Told::News(at, News::TakenHeard));
+                self.tell_server(server, Told::Message(at, BlockMessage::TakenReceived));
             }
             Effect::Return { structure, at, successor } => {
                 let successor = block_of(&successor);

@@ -6,8 +6,8 @@ use crate::net::Node;
 use crate::server::SimServer;
 use crate::world::{Event, World};
 use honeycomb_catalog::BlockUsage;
-use honeycomb_server::{Effect, MoveWord, Shard};
-use honeycomb_structures::{News, Successor};
+use honeycomb_server::{BlockMessage, Effect, MoveWord, Shard};
+use honeycomb_structures::Successor;
 use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, BlockId, Bug, JobId, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
@@ -142,7 +142,7 @@ impl SimServer {
         member.ready = true;
         let later = std::mem::take(&mut member.later);
         for at in std::mem::take(&mut member.unheard) {
-            self.shard(at).tell(now, at, News::TakenHeard);
+            self.shard(at).receive(now, at, BlockMessage::TakenReceived);
         }
         later
     }
@@ -208,7 +208,7 @@ impl SimServer {
     fn deny_growth(&mut self, now: Time, at: BlockAt) {
         let text = "the controller cannot be reached".to_owned();
         let denied = Successor::Denied(Status::Unavailable, text);
-        self.shard(at).tell(now, at, News::Successor(denied));
+        self.shard(at).receive(now, at, BlockMessage::Successor(denied));
     }
 
     /// Records a message to a controller shard.
@@ -232,14 +232,14 @@ impl SimServer {
     }
 
     /// The controller's message for a block.
-    pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
+    pub fn receive(&mut self, now: Time, at: BlockAt, message: BlockMessage) {
         let member = self.member_at(at);
-        match news {
-            News::Successor(_) => member.growing.remove(&at),
-            News::TakenHeard => member.taken.remove(&at),
+        match message {
+            BlockMessage::Successor(_) => member.growing.remove(&at),
+            BlockMessage::TakenReceived => member.taken.remove(&at),
             _ => false,
         };
-        self.shard(at).tell(now, at, news);
+        self.shard(at).receive(now, at, message);
     }
 
     /// The report to a controller shard, if it is due.

@@ -7,9 +7,10 @@ use honeycomb_catalog::Effect as Order;
 use honeycomb_controller::message_of;
 use honeycomb_env::{MemoryVolume, Volume};
 use honeycomb_server::{
-    BlockOwner, CallerAccess, Effect, Io, LineKey, Lots, Post, Shard, ShardConfig, VolumeParts,
+    BlockMessage, BlockOwner, CallerAccess, Effect, Io, LineKey, Lots, Post, Shard, ShardConfig,
+    VolumeParts,
 };
-use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Ticket};
+use honeycomb_structures::{Answer, Outcome, Payload, Registry, Ticket};
 use honeycomb_types::{
     BlockAt, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierIx, TierSpec, Time,
 };
@@ -606,8 +607,8 @@ impl SimServer {
                 }
             }
             Order::QueueAhead { at, items, bytes, .. } => {
-                let news = News::Ahead { items: *items, bytes: *bytes };
-                self.shard(*at).tell(now, *at, news);
+                let ahead = BlockMessage::Ahead { items: *items, bytes: *bytes };
+                self.shard(*at).receive(now, *at, ahead);
             }
             Order::BeginImport { at, id, start, end, .. } => {
                 let begun = self.shard(*at).begin_import(*at, id.0, *start, *end);

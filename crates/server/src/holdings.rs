@@ -1,7 +1,7 @@
 //! The report of a block to a controller after a reconnection.
 
 use crate::shard::BlockOwner;
-use honeycomb_structures::{News, Successor};
+use honeycomb_structures::Successor;
 use honeycomb_types::{BlockAt, Bug};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::HeldBlock;
@@ -18,8 +18,8 @@ pub(crate) struct ReportedState {
 }
 
 impl ReportedState {
-    pub(crate) fn hears(&mut self, news: &News) {
-        if let News::Successor(Successor::Ready(moved)) = news
+    pub(crate) fn granted(&mut self, successor: &Successor) {
+        if let Successor::Ready(moved) = successor
             && let Ok(MovedArgs { entry, .. }) = MovedArgs::decode(moved)
         {
             self.next = Some((entry.block, entry.epoch));

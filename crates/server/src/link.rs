@@ -13,10 +13,10 @@ mod requests;
 use crate::flush::{ControllerRequest, Flusher};
 use crate::lots::Lots;
 use crate::notes::Note;
+use crate::shard::BlockMessage;
 use crate::shard::{Effect, MoveWord};
 use crate::spill::Traffic;
 use honeycomb_env::{Clock, Entropy, resident_anonymous_bytes};
-use honeycomb_structures::News;
 use honeycomb_transport::{ConnId, Mailbox, Net, NotPosted, ReplyPayload};
 use honeycomb_types::limits::{CONTROLLER_SHARDS_MAX, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, Bug, ServerId, ShardIx, Time};
@@ -473,7 +473,7 @@ impl Link {
             PendingRequest::Inventory { .. } => net.close(from),
             // The controller no longer knows this number: join again under a new one.
             PendingRequest::Report { .. } => net.close(from),
-            PendingRequest::Taken(at) => self.tell(at, News::TakenHeard),
+            PendingRequest::Taken(at) => self.pass(at, BlockMessage::TakenReceived),
             PendingRequest::Locate(shard, server) => self.located(shard, server, header, args),
             PendingRequest::Leave if header.status == Status::Ok => {}
             PendingRequest::Leave => self.kept = Some(String::from_utf8_lossy(args).into_owned()),

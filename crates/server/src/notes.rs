@@ -1,10 +1,10 @@
 //! The messages between the threads of a server.
 
 use crate::flush::ControllerRequest;
+use crate::shard::BlockMessage;
 use crate::shard::{BlockOwner, CallerAccess, Effect, MoveWord};
 use crate::spill::{IoDone, IoId};
 use honeycomb_block::{Pin, Shared};
-use honeycomb_structures::News;
 use honeycomb_transport::{ConnId, Detached};
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, TierIx};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HeldBlock, JournalAt};
@@ -55,7 +55,7 @@ pub(crate) enum Note {
     /// Older grants of the prefix are revoked.
     SetGeneration(PrefixId, Generation, ControllerRequest),
     /// A message of the controller to a block.
-    Tell(BlockAt, News, Option<ControllerRequest>),
+    Message(BlockAt, BlockMessage, Option<ControllerRequest>),
     /// The controller's answer about a move to the block that requested it.
     Move(BlockAt, MoveWord),
     /// A neighbour will send its range to this block by this move.

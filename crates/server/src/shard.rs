@@ -26,6 +26,7 @@ mod tiers;
 mod waiting;
 mod warm;
 
+pub use events::BlockMessage;
 pub use journals::{JournalBegin, JournalWrite};
 pub use lines::{LineKey, Post, PostPayload};
 pub use moving::{MoveKey, MoveWord};
@@ -128,7 +129,8 @@ pub enum Effect {
         /// The structure was sealed with it.
         last: bool,
     },
-    /// Report to the controller the total taken from a queue's block; answered by `News::TakenHeard`.
+    /// Report to the controller the total taken from a queue's block; answered by
+    /// `BlockMessage::TakenReceived`.
     Taken {
         /// The structure.
         structure: StructureId,
@@ -427,8 +429,9 @@ impl Shard {
     pub fn unsubscribe(&mut self, at: BlockAt, ticket: Ticket) {
         if let Some(slot) = self.slot_at(at)
             && slot.watchers.remove(ticket)
+            && let Some(waits) = slot.structure.waits()
         {
-            slot.structure.watch(false);
+            waits.watch(false);
         }
     }
 
@@ -545,7 +548,7 @@ impl Shard {
         }
         let slot = self.slots[index].as_deref().expect("the caller has found it");
         let op = request.header.op;
-        let needs = match slot.structure.rests() {
+        let needs = match slot.rests() {
             Rest::Pieces(_) if request.attributes.payload => {
                 let text = "the block is in a lower tier, or is being demoted, and accepts no data";
                 return Err(Answer::refuse(Status::BlockFull, text));
@@ -554,7 +557,9 @@ impl Shard {
             _ if !request.attributes.mutates => false,
             // Without a payload an operation changes none of their bytes.
             Rest::Open(_) | Rest::Final(_) => request.attributes.payload,
-            Rest::Whole(_) | Rest::Busy => slot.structure.needs_bytes(op),
+            Rest::Whole(_) | Rest::Busy => {
+                slot.read_below().is_none_or(|below| below.needs_bytes(op))
+            }
         };
         if needs { self.warm_up(now, index) } else { Ok(()) }
     }
@@ -648,7 +653,8 @@ impl Shard {
         slot.pace.wrote(now, length);
         let held = routed_here(&slot.owner, header, attributes.route, args).and_then(|()| {
             let operation = operation(now, clock_ms, &request);
-            slot.structure.reserve(&mut slot.backing, &operation, length)
+            let (streaming, backing) = slot.streaming();
+            streaming.reserve(backing, &operation, length)
         });
         match held {
             Ok(()) => {
@@ -667,8 +673,8 @@ impl Shard {
     /// The place of the next bytes of a reserved payload; `None` if the block was freed meanwhile.
     pub fn fill(&mut self, ticket: Ticket) -> Option<&mut [u8]> {
         let at = self.pending.get(ticket)?.at;
-        let slot = self.slot_at(at)?;
-        Some(slot.structure.fill(&mut slot.backing, ticket))
+        let (streaming, backing) = self.slot_at(at)?.streaming();
+        Some(streaming.fill(backing, ticket))
     }
 
     /// Notes that `n` bytes of the part returned by `fill` were written.
@@ -676,7 +682,7 @@ impl Shard {
         if let Some(pending) = self.pending.get(ticket)
             && let Some(slot) = self.slot_at(pending.at)
         {
-            slot.structure.filled(ticket, n);
+            slot.streaming().0.filled(ticket, n);
         }
     }
 
@@ -685,7 +691,8 @@ impl Shard {
         let Some(pending) = self.pending.get(ticket) else { return };
         assert!(pending.filling, "INV-07: {ticket:?} is committed, and no payload of it arrives");
         let Some(slot) = self.slot_at(pending.at) else { return };
-        if let Outcome::Done(answer) = slot.structure.commit(&mut slot.backing, now, ticket) {
+        let (streaming, backing) = slot.streaming();
+        if let Outcome::Done(answer) = streaming.commit(backing, now, ticket) {
             self.finish(pending, answer);
         }
         self.after(now, pending.at);
@@ -696,7 +703,8 @@ impl Shard {
         let Some(pending) = self.pending.remove(ticket) else { return };
         assert!(pending.filling, "INV-07: {ticket:?} is aborted, and no payload of it arrives");
         if let Some(slot) = self.slot_at(pending.at) {
-            slot.structure.abort(&mut slot.backing, now, ticket);
+            let (streaming, backing) = slot.streaming();
+            streaming.abort(backing, now, ticket);
             if pending.mutates {
                 slot.lanes.abandon(pending.session, pending.lane);
             }

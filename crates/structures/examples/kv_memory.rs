@@ -4,7 +4,7 @@
 //! `cargo run --release -p honeycomb-structures --example kv_memory`
 
 use honeycomb_block::{Backing, Reclaimer};
-use honeycomb_structures::{KvBlock, Marks, Operation, Outcome, Payload, Structure, Ticket};
+use honeycomb_structures::{KvBlock, Marks, Operation, Ops, Outcome, Payload, Ticket};
 use honeycomb_types::Time;
 use honeycomb_wire::{Op, Status, key_hash};
 use std::hint::black_box;

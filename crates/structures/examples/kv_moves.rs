@@ -4,7 +4,7 @@
 
 use honeycomb_block::{Backing, Reclaimer};
 use honeycomb_structures::{
-    KvBlock, Marks, Movable, Operation, Outcome, Parcel, Structure, Ticket, Wish,
+    KvBlock, Marks, Movable, Operation, Ops, Outcome, Parcel, Ticket, Wish,
 };
 use honeycomb_types::Time;
 use honeycomb_wire::messages::MoveDoneRequest;

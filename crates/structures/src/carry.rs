@@ -8,8 +8,8 @@
 //! be recorded after the records were sent. When the block has moved, the waiting requests are answered with
 //! the new block, and their clients repeat them there with the same lane and number: they did not run here.
 
+use crate::busy;
 use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
-use crate::next::busy;
 use crate::{Answer, Operation};
 use honeycomb_block::Backing;
 use honeycomb_types::Time;

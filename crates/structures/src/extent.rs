@@ -11,7 +11,8 @@
 use crate::kv::arena::{Arena, Owner, round_up};
 use crate::kv::shrink::Shrink;
 use crate::{
-    Answer, Event, Operation, Outcome, Payload, Rest, Snapshot, Structure, Ticket, large_limit,
+    Answer, Content, Event, Operation, Ops, Outcome, Payload, Rest, Snapshot, Streaming, Structure,
+    Ticket, Waits, large_limit,
 };
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
@@ -255,6 +256,24 @@ impl ExtentBlock {
 }
 
 impl Structure for ExtentBlock {
+    fn streaming(&mut self) -> Option<&mut dyn Streaming> {
+        Some(self)
+    }
+
+    fn waits(&mut self) -> Option<&mut dyn Waits> {
+        Some(self)
+    }
+
+    fn content(&self) -> Option<&dyn Content> {
+        Some(self)
+    }
+
+    fn content_mut(&mut self) -> Option<&mut dyn Content> {
+        Some(self)
+    }
+}
+
+impl Ops for ExtentBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let (now, args) = (operation.now, operation.args);
         self.arena.sweep_some(block);
@@ -270,6 +289,18 @@ impl Structure for ExtentBlock {
         Outcome::Done(result.unwrap_or_else(|refusal| refusal))
     }
 
+    fn event(&mut self) -> Option<Event> {
+        std::mem::take(&mut self.drained).then_some(Event::Drained)
+    }
+
+    /// Without the bookkeeping, which has a bound of its own: a client that sees space left in a block sends
+    /// extents that fit, and eight of the largest extents fill it to the last byte.
+    fn bytes_used(&self) -> u64 {
+        (self.size - self.arena.free_bytes()) as u64
+    }
+}
+
+impl Streaming for ExtentBlock {
     fn reserve(
         &mut self,
         block: &mut Backing,
@@ -311,11 +342,9 @@ impl Structure for ExtentBlock {
         self.arena.free(fill.at);
         self.look(now);
     }
+}
 
-    fn event(&mut self) -> Option<Event> {
-        std::mem::take(&mut self.drained).then_some(Event::Drained)
-    }
-
+impl Waits for ExtentBlock {
     fn tick(&mut self, block: &mut Backing, now: Time) {
         while let Some(&(due, id)) = self.pending.first() {
             if due > now {
@@ -343,20 +372,26 @@ impl Structure for ExtentBlock {
         let idle = (!self.closed && self.is_empty()).then(idle);
         [pending, idle, self.shrink.due(), self.sweep_at].into_iter().flatten().min()
     }
+}
 
-    /// Without the bookkeeping, which has a bound of its own: a client that sees space left in a block sends
-    /// extents that fit, and eight of the largest extents fill it to the last byte.
-    fn bytes_used(&self) -> u64 {
-        (self.size - self.arena.free_bytes()) as u64
+impl Content for ExtentBlock {
+    /// The extents with an owner, each as: id u64, length u32, bytes.
+    fn snapshot(&self, _range: (u64, u64)) -> Snapshot {
+        let adopted =
+            self.extents.iter().filter(|(_, h)| matches!(h.state, ExtentOwner::Adopted(_)));
+        let places: Vec<(u64, Range<usize>)> =
+            adopted.map(|(id, held)| (*id, held.at..held.at + held.len)).collect();
+        Snapshot::items(self.reach, move |bytes, out| {
+            for (id, place) in &places {
+                let length = (place.len() as u32).to_le_bytes();
+                out.item(&[&id.to_le_bytes(), &length, &bytes[place.clone()]])?;
+            }
+            Ok(())
+        })
     }
 
     fn rests(&self) -> Rest {
         if self.fills.is_empty() { Rest::Pieces(self.reach) } else { Rest::Busy }
-    }
-
-    fn leave_by_name(&mut self, until: Time) -> bool {
-        self.leaves = until;
-        true
     }
 
     /// In a lower tier, the room of dropped extents becomes free only when the block is empty.
@@ -365,19 +400,9 @@ impl Structure for ExtentBlock {
         self.shrink = self.shrink.anew();
     }
 
-    /// The extents with an owner, each as: id u64, length u32, bytes.
-    fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
-        let adopted =
-            self.extents.iter().filter(|(_, h)| matches!(h.state, ExtentOwner::Adopted(_)));
-        let places: Vec<(u64, Range<usize>)> =
-            adopted.map(|(id, held)| (*id, held.at..held.at + held.len)).collect();
-        Some(Snapshot::items(self.reach, move |bytes, out| {
-            for (id, place) in &places {
-                let length = (place.len() as u32).to_le_bytes();
-                out.item(&[&id.to_le_bytes(), &length, &bytes[place.clone()]])?;
-            }
-            Ok(())
-        }))
+    fn leave_by_name(&mut self, until: Time) -> bool {
+        self.leaves = until;
+        true
     }
 }
 

@@ -6,11 +6,10 @@ mod moving;
 
 use crate::carry::{Cart, take_part};
 use crate::moves::Movable;
-use crate::next::{SuccessorRequest, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
-    Answer, Event, News, Operation, Outcome, Payload, Rest, Snapshot, Structure, Ticket, ToStore,
-    large_limit,
+    Answer, Content, Event, Growth, Journaled, Operation, Ops, Outcome, Payload, Rest, Snapshot,
+    Streaming, Structure, Successor, SuccessorRequest, Ticket, Waits, busy, large_limit, moved,
 };
 use honeycomb_block::Backing;
 use honeycomb_types::limits::FRAME_MAX;
@@ -70,6 +69,12 @@ impl FileBlock {
     /// As `new`, for a block that a move will fill; 0 for none.
     pub fn importing(block_size: usize, move_id: u64) -> FileBlock {
         FileBlock { cart: Cart::importing(move_id), ..FileBlock::new(block_size) }
+    }
+
+    /// The same block with the marks of its prefix.
+    pub fn marked(mut self, marks: Marks) -> FileBlock {
+        self.next.set_marks(marks);
+        self
     }
 
     fn length(&self) -> u64 {
@@ -248,6 +253,37 @@ impl FileBlock {
 }
 
 impl Structure for FileBlock {
+    fn streaming(&mut self) -> Option<&mut dyn Streaming> {
+        Some(self)
+    }
+
+    fn growth(&mut self) -> Option<&mut dyn Growth> {
+        Some(self)
+    }
+
+    fn waits(&mut self) -> Option<&mut dyn Waits> {
+        Some(self)
+    }
+
+    fn content(&self) -> Option<&dyn Content> {
+        Some(self)
+    }
+
+    fn content_mut(&mut self) -> Option<&mut dyn Content> {
+        Some(self)
+    }
+
+    fn journaled(&mut self) -> Option<&mut dyn Journaled> {
+        Some(self)
+    }
+
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        // A block with a journal does not move, because the journal names the blocks that hold its bytes.
+        if self.journal.is_some() { None } else { Some(self) }
+    }
+}
+
+impl Ops for FileBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let (op, args) = (operation.op, operation.args);
         if op.info().auth == Auth::Peer {
@@ -276,6 +312,16 @@ impl Structure for FileBlock {
         Outcome::Done(done)
     }
 
+    fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        (self.pieces.tail() + self.pieces.bytes()) as u64
+    }
+}
+
+impl Streaming for FileBlock {
     fn reserve(
         &mut self,
         _block: &mut Backing,
@@ -309,30 +355,24 @@ impl Structure for FileBlock {
         self.pieces.abort(block, ticket);
         self.advance();
     }
+}
 
-    fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
-    }
-
-    fn bytes_used(&self) -> u64 {
-        (self.pieces.tail() + self.pieces.bytes()) as u64
+impl Growth for FileBlock {
+    fn successor(&mut self, _block: &mut Backing, _now: Time, successor: Successor) {
+        self.next.set(successor, self.pieces.tail());
     }
 
     fn wants_successor(&mut self) -> bool {
         self.seal.is_none() && !self.is_ending() && self.next.wanted(self.pieces.tail())
     }
 
-    fn set_marks(&mut self, marks: Marks) {
-        self.next.set_marks(marks);
+    fn give_back(&mut self) -> Option<Vec<u8>> {
+        let used = self.pieces.tail();
+        self.next.give_back(used)
     }
 
     fn expect(&mut self, bytes: usize) {
         self.next.expect(bytes);
-    }
-
-    fn give_back(&mut self) -> Option<Vec<u8>> {
-        let used = self.pieces.tail();
-        self.next.give_back(used)
     }
 
     fn is_final(&self) -> Option<bool> {
@@ -341,26 +381,9 @@ impl Structure for FileBlock {
             Some(_) => self.pieces.is_settled().then_some(true),
         }
     }
+}
 
-    fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
-        Some(Snapshot::plain(self.pieces.committed()))
-    }
-
-    fn rests(&self) -> Rest {
-        match &self.seal {
-            _ if !self.pieces.is_settled() || self.is_ending() || !self.cart.stays() => Rest::Busy,
-            Some(_) => Rest::Final(self.pieces.committed()),
-            None => Rest::Open(self.pieces.committed()),
-        }
-    }
-
-    fn tell(&mut self, _block: &mut Backing, _now: Time, news: News) {
-        match news {
-            News::Successor(successor) => self.next.set(successor, self.pieces.tail()),
-            News::Ahead { .. } | News::TakenHeard | News::Adopted { .. } => {}
-        }
-    }
-
+impl Waits for FileBlock {
     fn tick(&mut self, _block: &mut Backing, _now: Time) {
         // No requests wait here.
         self.cart.wakes();
@@ -373,26 +396,18 @@ impl Structure for FileBlock {
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
     }
+}
 
-    fn movable(&mut self) -> Option<&mut dyn Movable> {
-        // A block with a journal does not move, because the journal names the blocks that hold its bytes.
-        if self.journal.is_some() { None } else { Some(self) }
+impl Content for FileBlock {
+    fn snapshot(&self, _range: (u64, u64)) -> Snapshot {
+        Snapshot::plain(self.pieces.committed())
     }
 
-    fn hold_back(&mut self) -> bool {
-        self.journal = Some(FileJournal::default());
-        true
-    }
-
-    fn to_store(&mut self) -> Option<ToStore> {
-        self.next_to_store()
-    }
-
-    fn stored(&mut self) {
-        self.was_stored();
-    }
-
-    fn not_stored(&mut self) {
-        self.was_not_stored();
+    fn rests(&self) -> Rest {
+        match &self.seal {
+            _ if !self.pieces.is_settled() || self.is_ending() || !self.cart.stays() => Rest::Busy,
+            Some(_) => Rest::Final(self.pieces.committed()),
+            None => Rest::Open(self.pieces.committed()),
+        }
     }
 }

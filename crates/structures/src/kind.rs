@@ -8,6 +8,7 @@ use crate::file::FileBlock;
 use crate::kv::KvBlock;
 use crate::queue::{QueueBlock, QueueBounds};
 use crate::{Marks, Structure};
+use honeycomb_types::limits::BLOCK_SIZE_MIN;
 use honeycomb_types::{BlockId, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Verbs};
 use honeycomb_wire::{MayWait, Op};
 use std::fmt;
@@ -30,9 +31,28 @@ pub struct Opening {
     pub max_bytes: u64,
     /// The structure's first block, with none before it.
     pub first: bool,
+    /// The marks of its prefix: when the block grows or splits, and when it merges.
+    pub marks: Marks,
     /// The move that brings its contents from another block; 0 for none. Only for kinds whose contents can
     /// move.
     pub importing: u64,
+}
+
+impl Opening {
+    /// The only block of an unbounded structure.
+    fn sample() -> Opening {
+        Opening {
+            block: BlockId(0),
+            block_size: BLOCK_SIZE_MIN as usize,
+            start: 0,
+            end: u64::MAX,
+            max_items: 0,
+            max_bytes: 0,
+            first: true,
+            marks: Marks::default(),
+            importing: 0,
+        }
+    }
 }
 
 /// A kind of structure: its name, its operations, and the initial state of a block.
@@ -44,7 +64,8 @@ pub trait StructureKind: Send + Sync {
     fn spec(&self) -> KindSpec;
 
     /// An empty structure for one block. The block's bytes are all zero unless the kind `overwrites`. This
-    /// runs between two requests, so it must not take long.
+    /// runs between two requests, so it must not take long. `Registry::with` opens one that gets no block, to
+    /// look at its capabilities.
     fn open(&self, opening: &Opening) -> Box<dyn Structure>;
 
     /// Whether the kind never reads a byte of a block before it has written it. Its blocks may begin with
@@ -83,6 +104,27 @@ impl Attributes {
     };
 }
 
+/// Refuses a kind whose router or operations need a trait that its blocks do not implement.
+fn check_capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), InvalidKind> {
+    let lacks = |needs: String, name: &str| {
+        let why = format!("{needs}, and its blocks do not implement `{name}`");
+        Err(InvalidKind { code: spec.kind.code(), why })
+    };
+    let grows = !matches!(spec.router, Router::HashRange);
+    if grows && block.growth().is_none() {
+        return lacks(format!("blocks are added at the end of a '{}'", spec.name), "Growth");
+    }
+    for operation in &spec.operations {
+        if operation.streams && block.streaming().is_none() {
+            return lacks(format!("the payload of '{}' streams", operation.name), "Streaming");
+        }
+        if operation.waits && block.waits().is_none() {
+            return lacks(format!("'{}' may wait", operation.name), "Waits");
+        }
+    }
+    Ok(())
+}
+
 /// A registered kind.
 pub struct Registered {
     spec: KindSpec,
@@ -94,6 +136,7 @@ impl Registered {
     fn new(kind: Box<dyn StructureKind>) -> Result<Registered, InvalidKind> {
         let spec = kind.spec();
         spec.check()?;
+        check_capabilities(&spec, &mut *kind.open(&Opening::sample()))?;
         let mut operations = [None; 256];
         for operation in &spec.operations {
             operations[operation.number as usize] = Some(Attributes {
@@ -221,7 +264,8 @@ impl StructureKind for FileKind {
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
-        Box::new(FileBlock::importing(opening.block_size, opening.importing))
+        let Opening { block_size, importing, marks, .. } = *opening;
+        Box::new(FileBlock::importing(block_size, importing).marked(marks))
     }
 
     fn overwrites(&self) -> bool {
@@ -238,8 +282,8 @@ impl StructureKind for QueueKind {
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         let bounds = QueueBounds::from_wire(opening.max_items, opening.max_bytes);
-        let Opening { block_size, first, importing, .. } = *opening;
-        Box::new(QueueBlock::importing(block_size, bounds, first, importing))
+        let Opening { block_size, first, importing, marks, .. } = *opening;
+        Box::new(QueueBlock::importing(block_size, bounds, first, importing).marked(marks))
     }
 
     fn overwrites(&self) -> bool {
@@ -255,8 +299,8 @@ impl StructureKind for KvKind {
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
-        let Opening { block, block_size, start, end, importing, .. } = *opening;
-        let block = KvBlock::new(block_size, start, end, Marks::default()).named(block);
+        let Opening { block, block_size, start, end, importing, marks, .. } = *opening;
+        let block = KvBlock::new(block_size, start, end, marks).named(block);
         Box::new(match importing {
             0 => block,
             id => block.importing(id),
@@ -288,6 +332,8 @@ impl StructureKind for ExtentsKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Answer, Operation, Ops, Outcome};
+    use honeycomb_block::Backing;
 
     struct Named(u8, &'static str);
 
@@ -315,6 +361,49 @@ mod tests {
             assert_eq!(told, (info.verbs, info.lane, info.payload), "{op:?}");
         }
         assert_eq!(kinds.custom().count(), 0);
+    }
+
+    struct Counter(Router, OperationSpec);
+
+    struct CounterBlock;
+
+    impl StructureKind for Counter {
+        fn spec(&self) -> KindSpec {
+            let kind = Kind::from_code(0x80).expect("a kind");
+            let operations = vec![self.1.clone()];
+            KindSpec { kind, name: "counter".into(), router: self.0, operations }
+        }
+
+        fn open(&self, _opening: &Opening) -> Box<dyn Structure> {
+            Box::new(CounterBlock)
+        }
+    }
+
+    impl Structure for CounterBlock {}
+
+    impl Ops for CounterBlock {
+        fn apply(&mut self, _: &mut Backing, _: &Operation<'_>, _: &[u8]) -> Outcome {
+            Outcome::Done(Answer::ok(1))
+        }
+
+        fn bytes_used(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn kind_whose_blocks_lack_a_capability_is_refused_by_the_name_of_the_trait() {
+        let with = |router, operation| Registry::builtin().with(Counter(router, operation));
+        let count = || OperationSpec::write(1, "count", Route::Each).with_payload();
+        with(Router::HashRange, count()).expect("it needs no capability");
+        let lacks = |router, operation, name: &str| {
+            let refused = with(router, operation).expect_err("the capability is missing");
+            assert!(refused.why.contains(name), "{refused}");
+        };
+        lacks(Router::Index, count(), "`Growth`");
+        lacks(Router::HashRange, count().with_streamed_payload(), "`Streaming`");
+        let wait = OperationSpec::read(1, "wait", Route::Each).that_waits();
+        lacks(Router::HashRange, wait, "`Waits`");
     }
 
     #[test]

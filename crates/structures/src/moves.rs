@@ -147,7 +147,7 @@ pub enum Prepared {
 pub enum Arrival {
     /// Complete when the part is applied.
     Whole,
-    /// A large payload is written into the block as it arrives (`Structure::reserve`).
+    /// A large payload is written into the block as it arrives (`Streaming::reserve`).
     InPieces,
 }
 

@@ -195,7 +195,7 @@ pub struct OperationSpec {
     pub waits: bool,
     /// The value of the reply is a position: the client adds the start of the block.
     pub positional: bool,
-    /// Large payloads are written directly into the block (`Structure::reserve`); otherwise they
+    /// Large payloads are written directly into the block (`Streaming::reserve`); otherwise they
     /// are collected first. Only the server needs this, so it is not sent.
     pub streams: bool,
 }

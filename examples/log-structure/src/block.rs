@@ -8,8 +8,8 @@
 use crate::messages::{FRAME, Page, ScanArgs, Stats, TAG_MAX, put_record};
 use crate::{NOT_YET_WRITTEN, TAG_TOO_LONG, TRIMMED, ops};
 use honeycomb_structures::{
-    Answer, Backing, Event, News, Operation, Outcome, Payload, Status, Structure, SuccessorRequest,
-    Ticket, Time, large_limit, moved,
+    Answer, Backing, Event, Growth, Operation, Ops, Outcome, Payload, Status, Structure, Successor,
+    SuccessorRequest, Ticket, Time, Waits, large_limit, moved,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -318,6 +318,16 @@ impl LogBlock {
 }
 
 impl Structure for LogBlock {
+    fn growth(&mut self) -> Option<&mut dyn Growth> {
+        Some(self)
+    }
+
+    fn waits(&mut self) -> Option<&mut dyn Waits> {
+        Some(self)
+    }
+}
+
+impl Ops for LogBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let answered = match operation.number() {
             ops::APPEND => Ok(Outcome::Done(self.append(block, operation.args, payload))),
@@ -331,14 +341,37 @@ impl Structure for LogBlock {
         answered.unwrap_or_else(Outcome::Done)
     }
 
+    fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        let beside: usize =
+            self.followers.iter().map(|f| size_of::<Follower>() + f.args.len()).sum();
+        // Followers are stored outside the block, but a block must not report more than its size.
+        (self.tail - self.given_back + self.index_bytes() + beside).min(self.size) as u64
+    }
+}
+
+impl Growth for LogBlock {
+    fn wants_successor(&mut self) -> bool {
+        self.sealed.is_none() && self.next.wanted(self.tail + self.index_bytes())
+    }
+
+    fn successor(&mut self, _block: &mut Backing, _now: Time, successor: Successor) {
+        self.next.set(successor, self.tail + self.index_bytes());
+    }
+
+    fn is_final(&self) -> Option<bool> {
+        Some(self.sealed.is_some())
+    }
+}
+
+impl Waits for LogBlock {
     fn cancel(&mut self, ticket: Ticket) -> bool {
         let before = self.followers.len();
         self.followers.retain(|follower| follower.ticket != ticket);
         self.followers.len() < before
-    }
-
-    fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
     }
 
     fn tick(&mut self, block: &mut Backing, now: Time) {
@@ -353,23 +386,6 @@ impl Structure for LogBlock {
     fn deadline(&self) -> Option<Time> {
         let waits = self.followers.iter().map(|follower| follower.until);
         waits.chain(self.give_back_at).min()
-    }
-
-    fn bytes_used(&self) -> u64 {
-        let beside: usize =
-            self.followers.iter().map(|f| size_of::<Follower>() + f.args.len()).sum();
-        // Followers are stored outside the block, but a block must not report more than its size.
-        (self.tail - self.given_back + self.index_bytes() + beside).min(self.size) as u64
-    }
-
-    fn wants_successor(&mut self) -> bool {
-        self.sealed.is_none() && self.next.wanted(self.tail + self.index_bytes())
-    }
-
-    fn tell(&mut self, _block: &mut Backing, _now: Time, news: News) {
-        if let News::Successor(successor) = news {
-            self.next.set(successor, self.tail + self.index_bytes());
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use honeycomb_structures::{
-    Answer, Backing, BlockId, Event, Kind, News, Op, Opening, Operation, Outcome, Payload,
+    Answer, Backing, BlockId, Event, Kind, Marks, Op, Opening, Operation, Outcome, Payload,
     Reclaimer, Routed, Status, Structure, StructureKind, Successor, Ticket, Time, put_routed,
 };
 use log_structure::{
@@ -57,6 +57,7 @@ impl Chain {
             max_items: 0,
             max_bytes: 0,
             first: start == 0,
+            marks: Marks::default(),
             importing: 0,
         };
         let backing = Backing::map(self.size, &Reclaimer::inline()).unwrap();
@@ -100,13 +101,14 @@ impl Chain {
                 other => panic!("a log says nothing of {other:?}"),
             }
         }
-        if held.structure.wants_successor() {
+        if held.structure.growth().unwrap().wants_successor() {
             let successor = match self.room {
                 true => Successor::Ready(b"the next block".to_vec()),
                 false => Successor::Denied(Status::OutOfMemory, "no block is free".into()),
             };
             let now = self.now;
-            held.structure.tell(&mut held.backing, now, News::Successor(successor));
+            let growth = held.structure.growth().unwrap();
+            growth.successor(&mut held.backing, now, successor);
         }
         assert!(held.structure.bytes_used() <= self.size as u64);
         if let Some(start) = grown {
@@ -120,10 +122,10 @@ impl Chain {
         for block in 0..self.blocks.len() {
             for _ in 0..10_000 {
                 let held = &mut self.blocks[block];
-                if held.structure.deadline().is_none_or(|due| due > self.now) {
+                if held.structure.waits().unwrap().deadline().is_none_or(|due| due > self.now) {
                     break;
                 }
-                held.structure.tick(&mut held.backing, self.now);
+                held.structure.waits().unwrap().tick(&mut held.backing, self.now);
                 self.after(block);
             }
         }
@@ -384,8 +386,8 @@ fn followers_get_what_comes_and_only_that() {
     assert_eq!(follow(&mut chain, 0, b"new", 1000), Outcome::Parked);
     let cancelled = follow(&mut chain, 1, b"new", 1000);
     assert_eq!(cancelled, Outcome::Parked);
-    assert!(chain.blocks[0].structure.cancel(Ticket(chain.tickets)));
-    assert!(!chain.blocks[0].structure.cancel(Ticket(chain.tickets)));
+    assert!(chain.blocks[0].structure.waits().unwrap().cancel(Ticket(chain.tickets)));
+    assert!(!chain.blocks[0].structure.waits().unwrap().cancel(Ticket(chain.tickets)));
     chain.append(b"other", b"1");
     assert_eq!(chain.answered.len(), 1);
     chain.append(b"new", b"2");
@@ -397,7 +399,10 @@ fn followers_get_what_comes_and_only_that() {
     assert_eq!(numbers, [1, 2]);
     // A follower ends at its deadline.
     assert_eq!(follow(&mut chain, 3, b"", 200), Outcome::Parked);
-    assert_eq!(chain.blocks[0].structure.deadline(), Some(chain.now + Duration::from_millis(200)));
+    assert_eq!(
+        chain.blocks[0].structure.waits().unwrap().deadline(),
+        Some(chain.now + Duration::from_millis(200))
+    );
     chain.pass(Duration::from_millis(199));
     assert!(chain.answered.is_empty());
     chain.pass(Duration::from_millis(1));

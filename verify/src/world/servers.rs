@@ -184,7 +184,7 @@ impl World {
             }
             Told::Heard(effect) => sim.heard(ix, &effect),
             Told::Clock { sent, now_ms } => sim.set_clock(sent, now, now_ms),
-            Told::News(at, news) => sim.tell(now, at, news),
+            Told::Message(at, message) => sim.receive(now, at, message),
             Told::Move(at, word) => sim.move_word(now, at, word),
             Told::Located(shard, server, found) => sim.located(now, shard, server, found),
             Told::Order(Order::Lots { server: id, lots }) => {

@@ -102,8 +102,8 @@ impl ShardService {
                 self.shard.set_generation(prefix, generation);
                 self.confirm(errand, None);
             }
-            Note::Tell(at, news, errand) => {
-                self.shard.tell(now, at, news);
+            Note::Message(at, message, errand) => {
+                self.shard.receive(now, at, message);
                 if let Some(errand) = errand {
                     self.confirm(errand, None);
                 }

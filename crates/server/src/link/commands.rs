@@ -4,8 +4,8 @@ use super::Link;
 use crate::flush::{ControllerRequest, FlushJob, FlushWhat};
 use crate::lots::Lots;
 use crate::notes::Note;
+use crate::shard::BlockMessage;
 use crate::shard::BlockOwner;
-use honeycomb_structures::News;
 use honeycomb_transport::{ConnId, Net, ReplyPayload};
 use honeycomb_types::{BlockAt, Generation, JobId, Kind, Marks, PrefixId, StructureId, TierIx};
 use honeycomb_wire::Field;
@@ -118,8 +118,8 @@ impl Link {
             Op::QueueAhead => {
                 let body = QueueAheadRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt::of(body.block, body.epoch);
-                let news = News::Ahead { items: body.items, bytes: body.bytes };
-                (at, Note::Tell(at, news, Some(errand)))
+                let ahead = BlockMessage::Ahead { items: body.items, bytes: body.bytes };
+                (at, Note::Message(at, ahead, Some(errand)))
             }
             Op::Evacuate => {
                 let body = EvacuateRequest::decode(args).map_err(malformed)?;

@@ -3,8 +3,8 @@
 
 use super::requests::cut_off;
 use super::{Link, PendingRequest, TOLD_AT_A_TIME};
+use crate::shard::BlockMessage;
 use crate::shard::{Effect, MoveWord};
-use honeycomb_structures::News;
 use honeycomb_transport::Net;
 use honeycomb_types::{BlockAt, ShardIx};
 use honeycomb_wire::messages::{HeldBlock, InventoryRequest};
@@ -147,7 +147,7 @@ impl Link {
     pub(super) fn told(&mut self, net: &mut Net) {
         self.now_ready(net);
         for at in std::mem::take(&mut self.telling.unheard) {
-            self.tell(at, News::TakenHeard);
+            self.pass(at, BlockMessage::TakenReceived);
         }
         self.send_later(net);
     }

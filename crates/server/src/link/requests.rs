@@ -2,8 +2,9 @@
 
 use super::{Link, PendingRequest};
 use crate::notes::Note;
+use crate::shard::BlockMessage;
 use crate::shard::{Effect, MoveWord};
-use honeycomb_structures::{News, Successor};
+use honeycomb_structures::Successor;
 use honeycomb_transport::Net;
 use honeycomb_types::{BlockAt, ServerId, ShardIx, StructureId};
 use honeycomb_wire::Field;
@@ -108,12 +109,13 @@ impl Link {
     }
 
     pub(super) fn successor(&self, at: BlockAt, successor: Successor) {
-        self.tell(at, News::Successor(successor));
+        self.pass(at, BlockMessage::Successor(successor));
     }
 
-    pub(super) fn tell(&self, at: BlockAt, news: News) {
+    /// Passes a message of the controller to the shard of its block.
+    pub(super) fn pass(&self, at: BlockAt, message: BlockMessage) {
         let shard = at.block.shard().0 as usize;
-        self.post(&self.shards[shard], Note::Tell(at, news, None));
+        self.post(&self.shards[shard], Note::Message(at, message, None));
     }
 
     pub(super) fn grown(&mut self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {

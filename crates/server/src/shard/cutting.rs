@@ -15,10 +15,11 @@
 //! While the block is frozen, and while its owed copy has no room, no time passes for the structure and it
 //! gets no messages: either could serve waiting requests.
 
+use super::BlockMessage;
 use super::{BlockSlot, Shard};
 use crate::kept::KeptBytes;
 use crate::refusals::{unknown_block, wrong_epoch};
-use honeycomb_structures::{Answer, News, Snapshot, busy};
+use honeycomb_structures::{Answer, Snapshot, busy};
 use honeycomb_types::limits::FLUSH_COPIES_AT_ONCE;
 use honeycomb_types::{BlockAt, Kind, Time};
 use honeycomb_wire::Status;
@@ -39,8 +40,8 @@ pub(super) struct CheckpointState {
     /// Hashes of a kv.
     range: (u64, u64),
     stage: CheckpointStage,
-    /// What the structure has not heard.
-    news: Vec<News>,
+    /// Messages of the controller that the structure gets afterwards.
+    deferred: Vec<BlockMessage>,
 }
 
 enum CheckpointStage {
@@ -97,8 +98,8 @@ impl Cuts {
 }
 
 /// Whether nothing is arriving at a block, and if so whether it is sealed.
-fn settled(slot: &BlockSlot, filling: bool) -> Option<bool> {
-    if filling { None } else { slot.structure.is_final() }
+fn settled(slot: &mut BlockSlot, filling: bool) -> Option<bool> {
+    if filling { None } else { slot.is_final() }
 }
 
 impl Shard {
@@ -126,12 +127,10 @@ impl Shard {
             }
             Some(_) => {}
             None => {
-                if slot.structure.snapshot(range).is_none() {
-                    let text = format!("structures of kind {} cannot be flushed", kind.name());
-                    return Err(Answer::refuse(Status::WrongKind, text));
-                }
+                slot.snapshot(range)?;
                 let stage = CheckpointStage::Stands { until: now + hold, sealed: None };
-                slot.cut = Some(Box::new(CheckpointState { live, range, stage, news: Vec::new() }));
+                slot.cut =
+                    Some(Box::new(CheckpointState { live, range, stage, deferred: Vec::new() }));
                 self.cuts.blocks.entry(live).or_default().push(at);
                 if kind == Kind::Kv {
                     self.keep_extents(structure, live);
@@ -168,13 +167,15 @@ impl Shard {
             }
             CheckpointStage::Owes { .. } => return true,
         };
-        let snapshot = slot.structure.snapshot(cut.range).expect("asked when it was stopped");
+        let range = cut.range;
+        let snapshot = slot.snapshot(range).expect("asked when it was stopped");
         if snapshot.is_plain() {
             self.cuts.taken.insert((live, at), TakenContent::Run(snapshot.length(), sealed));
             self.release(now, index);
         } else {
+            let cut = slot.cut.as_mut().expect("looked up above");
             cut.stage = CheckpointStage::Owes { sealed, again: now };
-            if !cut.news.is_empty() {
+            if !cut.deferred.is_empty() {
                 let _ = self.may_change(now, index);
             }
             self.arm(index);
@@ -246,7 +247,7 @@ impl Shard {
         let slot = self.slots[index].as_mut().expect("the caller has found the block");
         let cut = slot.cut.as_ref().expect("a block that owes a copy has a cut");
         let (at, key) = (slot.owner.at, (cut.live, slot.owner.at));
-        let snapshot = slot.structure.snapshot(cut.range).expect("asked when it was stopped");
+        let snapshot = slot.snapshot(cut.range).expect("asked when it was stopped");
         let bytes = self.bytes_now(index, snapshot, sealed);
         debug_assert_eq!(key.1, at);
         self.cuts.taken.insert(key, TakenContent::Copy(bytes.clone(), sealed));
@@ -265,15 +266,16 @@ impl Shard {
         // Its timer was that of the cut: what is due is looked at in the next tick.
         slot.timer = Some(now);
         self.timers.push(Reverse((now, index as u32)));
-        for news in cut.news {
-            self.tell(now, at, news);
+        for message in cut.deferred {
+            self.receive(now, at, message);
         }
     }
 
-    /// News for a block that hears none now.
-    pub(super) fn put_off(&mut self, index: usize, news: News) {
+    /// Keeps a message for a block that can receive none now.
+    pub(super) fn defer(&mut self, index: usize, message: BlockMessage) {
         let slot = self.slots[index].as_mut().expect("the caller has found the block");
-        slot.cut.as_mut().expect("a block that hears no news has a cut").news.push(news);
+        let cut = slot.cut.as_mut().expect("only a block of a snapshot receives nothing");
+        cut.deferred.push(message);
     }
 
     /// A flush of a controller shard wants nothing of its cuts any more.

@@ -2,7 +2,7 @@
 
 use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::expired;
-use honeycomb_structures::{Event, News, Successor};
+use honeycomb_structures::{Event, Successor};
 use honeycomb_types::limits::SUCCESSOR_IDLE;
 use honeycomb_types::{BlockAt, Bug, Kind, Time};
 use honeycomb_wire::Status;
@@ -16,6 +16,22 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a block to be retired checks whether it can be, and requests it again.
 const RETIRE_AGAIN: Duration = Duration::from_millis(100);
 
+/// A message of the controller to a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BlockMessage {
+    /// The answer to `Effect::Grow`.
+    Successor(Successor),
+    /// The current content of the blocks before this one.
+    Ahead {
+        /// Items.
+        items: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// The controller has received the last `Effect::Taken`.
+    TakenReceived,
+}
+
 /// The status with which a block refuses an operation after a refusal of the controller. If the structure no
 /// longer exists, the caller gets `WrongEpoch` and asks the controller, which answers why.
 pub(super) fn refusal_at_block(status: Status) -> Status {
@@ -23,55 +39,76 @@ pub(super) fn refusal_at_block(status: Status) -> Status {
 }
 
 impl BlockSlot {
+    /// When the structure's timer is due.
+    fn deadline(&mut self) -> Option<Time> {
+        self.structure.waits()?.deadline()
+    }
+
     /// When the block is to be looked at, for anything but its lanes.
     fn due(&mut self) -> Option<Time> {
         let again = self.journal.as_ref().and_then(|journal| journal.due());
-        let own = [self.structure.deadline(), self.retire_at, self.idle_at, self.move_due()];
+        let own = [self.deadline(), self.retire_at, self.idle_at, self.move_due()];
         let due = own.into_iter().chain([again]).flatten().min();
         self.cut.as_ref().map_or(due, |cut| cut.due(due))
     }
 }
 
 impl Shard {
-    /// Passes a message of the controller to a block: its answer to `Effect::Grow` or `Effect::Taken`, or the
-    /// content of earlier blocks. A block that is gone gets nothing.
-    pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
-        if let Some(index) = self.index(at.block)
-            && self.slots[index].as_ref().is_some_and(|slot| slot.owner.at == at)
-        {
-            if self.may_change(now, index).is_err() {
-                return self.put_off(index, news);
+    /// Passes a message of the controller to a block. A block that is gone gets nothing, and one of a kind
+    /// that does not grow has no use for it.
+    pub fn receive(&mut self, now: Time, at: BlockAt, message: BlockMessage) {
+        let Some(index) = self.index(at.block) else { return };
+        if self.slots[index].as_ref().is_none_or(|slot| slot.owner.at != at) {
+            return;
+        }
+        if self.may_change(now, index).is_err() {
+            return self.defer(index, message);
+        }
+        let message = match message {
+            BlockMessage::Successor(successor) => {
+                BlockMessage::Successor(self.successor(now, index, successor))
             }
-            let slot = self.slots[index].as_mut().expect("looked up just now");
-            let news = match news {
-                News::Successor(Successor::Denied(status, why)) => {
-                    News::Successor(Successor::Denied(refusal_at_block(status), why))
-                }
-                news => news,
-            };
-            match &news {
-                News::Successor(Successor::Denied(Status::OutOfMemory, _)) => {
-                    let asked = slot.asked_at.take().unwrap_or(now);
-                    slot.ask_after = slot.full.denied(asked, now);
-                }
-                News::Successor(Successor::Denied(status, _)) => {
-                    slot.ask_after = now + ASK_AGAIN;
-                    if *status == Status::Busy {
-                        slot.full.ends(); // Memory is being freed.
-                    }
-                }
-                News::Successor(Successor::Ready(_)) => {
-                    if let Some(asked) = slot.asked_at.take() {
-                        self.grow_delay.took(now.since(asked));
-                    }
-                    slot.idle_at = Some(now + SUCCESSOR_IDLE);
-                    slot.full.ends();
-                }
-                _ => {}
+            message => message,
+        };
+        let slot = self.slots[index].as_mut().expect("looked up just now");
+        let Some(growth) = slot.structure.growth() else { return };
+        match message {
+            BlockMessage::Successor(successor) => {
+                growth.successor(&mut slot.backing, now, successor);
             }
-            slot.told.hears(&news);
-            slot.structure.tell(&mut slot.backing, now, news);
-            self.after(now, at);
+            BlockMessage::Ahead { items, bytes } => {
+                growth.ahead(&mut slot.backing, now, items, bytes);
+            }
+            BlockMessage::TakenReceived => growth.taken_received(&mut slot.backing, now),
+        }
+        self.after(now, at);
+    }
+
+    /// Notes when a block may request a successor again, and returns the answer as the block gives it.
+    fn successor(&mut self, now: Time, index: usize, successor: Successor) -> Successor {
+        let slot = self.slots[index].as_mut().expect("the caller has found the block");
+        slot.told.granted(&successor);
+        match successor {
+            Successor::Denied(Status::OutOfMemory, why) => {
+                let asked = slot.asked_at.take().unwrap_or(now);
+                slot.ask_after = slot.full.denied(asked, now);
+                Successor::Denied(Status::OutOfMemory, why)
+            }
+            Successor::Denied(status, why) => {
+                slot.ask_after = now + ASK_AGAIN;
+                if status == Status::Busy {
+                    slot.full.ends(); // Memory is being freed.
+                }
+                Successor::Denied(refusal_at_block(status), why)
+            }
+            Successor::Ready(moved) => {
+                if let Some(asked) = slot.asked_at.take() {
+                    self.grow_delay.took(now.since(asked));
+                }
+                slot.idle_at = Some(now + SUCCESSOR_IDLE);
+                slot.full.ends();
+                Successor::Ready(moved)
+            }
         }
     }
 
@@ -109,15 +146,15 @@ impl Shard {
                 self.arm(index as usize);
                 continue;
             }
-            let due = slot.structure.deadline();
+            let due = slot.deadline();
             let skips = slot.cut.as_ref().is_some_and(|cut| cut.skips(due, now));
             if !skips && self.may_change(now, index as usize).is_err() {
                 self.arm(index as usize);
                 continue;
             }
             let slot = self.slots[index as usize].as_mut().expect("looked up just now");
-            if !skips {
-                slot.structure.tick(&mut slot.backing, now);
+            if !skips && let Some(waits) = slot.structure.waits() {
+                waits.tick(&mut slot.backing, now);
             }
             let at = slot.owner.at;
             self.write_again(now, index as usize);
@@ -176,18 +213,21 @@ impl Shard {
         let Some(slot) = &mut self.slots[index] else { return };
         slot.looked = (now, slot.structure.bytes_used());
         let owner = slot.owner;
-        slot.structure.expect(slot.pace.bytes_in(now, delay));
-        if now >= slot.ask_after && slot.structure.wants_successor() {
-            let (at, open) = (owner.at, slot.sealed.is_none());
-            debug_assert!(open, "INV-20: {at:?} is sealed, and requests a successor");
-            slot.asked_at = Some(now);
-            self.effects.push(Effect::Grow { structure: owner.structure, at });
+        if let Some(growth) = slot.structure.growth() {
+            growth.expect(slot.pace.bytes_in(now, delay));
+            if now >= slot.ask_after && growth.wants_successor() {
+                let (at, open) = (owner.at, slot.sealed.is_none());
+                debug_assert!(open, "INV-20: {at:?} is sealed, and requests a successor");
+                slot.asked_at = Some(now);
+                self.effects.push(Effect::Grow { structure: owner.structure, at });
+            }
         }
         if slot.idle_at.is_some_and(|due| due <= now) {
             let idle_from = slot.pace.last() + SUCCESSOR_IDLE;
             slot.idle_at = (idle_from > now).then_some(idle_from);
             if slot.idle_at.is_none()
-                && let Some(successor) = slot.structure.give_back()
+                && let Some(successor) =
+                    slot.structure.growth().and_then(|growth| growth.give_back())
             {
                 let BlockOwner { at, structure, .. } = owner;
                 slot.told.gave_back();

@@ -12,7 +12,7 @@
 
 use super::lines::{LineKey, Post, PostPayload};
 use super::{Effect, Shard};
-use honeycomb_structures::{Answer, ExtentRef, News, Operation, Outcome, Payload, Ticket};
+use honeycomb_structures::{Answer, ExtentRef, Operation, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENTS_IDLE};
 use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Kind, ServerId, ShardIx, StructureId, Time};
 use honeycomb_wire::messages::{ExtentAdoptRequest, ExtentDropRequest, ExtentName};
@@ -453,8 +453,8 @@ impl Shard {
         let failed = failed.filter(|failed| busy(failed) || !Bug::ExtentsUnadopted.active());
         let outcome = failed.map_or(Ok(()), Err);
         let slot = self.slot_at(at).expect("an adoption ends with its block");
-        let news = News::Adopted { ticket, owner, outcome };
-        slot.structure.tell(&mut slot.backing, now, news);
+        let waits = slot.structure.waits().expect("the put of an adoption waits here");
+        waits.adopted(&mut slot.backing, now, ticket, owner, outcome);
         self.after(now, at);
     }
 

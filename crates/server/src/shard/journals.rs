@@ -1,13 +1,13 @@
 //! Blocks whose changes are answered when they are in the journal of their prefix.
 //!
-//! The structure hides changes that are not stored (`Structure::hold_back`); this module has the records in
+//! The structure hides changes that are not stored (`Journaled::hold_back`); this module has the records in
 //! progress. A block writes one record at a time: all changes meanwhile form the next one. A failed write is
 //! repeated under the same name with the same bytes, however long it takes: an earlier attempt may still take
 //! effect. Waiting callers get no answer until then, and stop by their own deadlines.
 
 use super::{BlockOwner, BlockSlot, Shard};
 use honeycomb_block::Pin;
-use honeycomb_structures::{Answer, Ends, ToStore};
+use honeycomb_structures::{Answer, Ends, Journaled, Structure, ToStore};
 use honeycomb_tiers::{JournalOwner, JournalStructure, Record, RecordEnds};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, JOURNAL_RETRY_MAX};
 use honeycomb_types::{BlockAt, Time};
@@ -61,6 +61,11 @@ impl Journal {
     }
 }
 
+/// The structure of a block that has a journal.
+fn journaled(structure: &mut dyn Structure) -> &mut dyn Journaled {
+    structure.journaled().expect("a journal was opened for it")
+}
+
 impl Shard {
     /// Gives a block to its owner, whose changes are answered when they are written there. Answers what is
     /// to be begun before anybody hears of the block.
@@ -73,12 +78,13 @@ impl Shard {
         self.has_journals = true;
         let slot = self.slot_at(owner.at).expect("the block was just opened");
         if slot.journal.is_none() {
-            if !slot.structure.hold_back() {
+            let Some(journaled) = slot.structure.journaled() else {
                 self.free(owner.at);
                 let kind = owner.kind.name();
                 let text = format!("changes to a {kind} cannot be acknowledged as flushed");
                 return Err(Answer::refuse(Status::WrongKind, text));
-            }
+            };
+            journaled.hold_back();
             let begun = !owner.first;
             slot.journal = Some(Box::new(Journal {
                 at,
@@ -116,13 +122,13 @@ impl Shard {
                 journal.number += 1;
                 journal.start += write.bytes.as_ref().map_or(0, |pin| pin.bytes().len() as u64);
                 journal.attempts = 0;
-                slot.structure.stored();
+                journaled(&mut *slot.structure).stored();
             }
             Err(_) => {
                 let pause = FLUSH_RETRY_FIRST.saturating_mul(1 << journal.attempts.min(16));
                 journal.again_at = Some(now + pause.min(JOURNAL_RETRY_MAX));
                 journal.attempts += 1;
-                slot.structure.not_stored();
+                journaled(&mut *slot.structure).not_stored();
             }
         }
         self.after(now, at);
@@ -159,7 +165,9 @@ impl Shard {
         if !journal.begun || journal.under_way.is_some() {
             return;
         }
-        let Some(ToStore { range, ends }) = slot.structure.to_store() else { return };
+        let Some(ToStore { range, ends }) = journaled(&mut *slot.structure).to_store() else {
+            return;
+        };
         let bytes = (!range.is_empty()).then(|| slot.backing.pin(range));
         let ends = match ends {
             None => RecordEnds::Open,

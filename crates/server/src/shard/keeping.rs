@@ -2,7 +2,7 @@
 //! that stay in use.
 
 use super::tiers::{BlockResidency, MemoryRoom, Residency};
-use super::{BlockOwner, Effect, Shard};
+use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_block::Backing;
@@ -36,6 +36,23 @@ impl Kept {
     }
 }
 
+impl BlockSlot {
+    /// The content of the block, to be written elsewhere. Of a kv only the part in `range`, ends included.
+    pub(super) fn snapshot(&self, range: (u64, u64)) -> Result<Snapshot, Answer> {
+        let content = self.structure.content().ok_or_else(|| {
+            let text = format!("structures of kind {} cannot be flushed", self.owner.kind.name());
+            Answer::refuse(Status::WrongKind, text)
+        })?;
+        Ok(content.snapshot(range))
+    }
+
+    /// Whether no data can be added to the block any more; `None` while earlier payloads are still arriving.
+    /// A kind without a next block never accepts additions elsewhere.
+    pub(super) fn is_final(&mut self) -> Option<bool> {
+        self.structure.growth().map_or(Some(true), |growth| growth.is_final())
+    }
+}
+
 impl Shard {
     /// Lets nobody reach a block any more, and answers what it holds. The block stays what it was
     /// until `free`, however often this comes.
@@ -50,10 +67,7 @@ impl Shard {
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let owner = slot.owner;
-        let Some(snapshot) = slot.structure.snapshot(range) else {
-            let text = format!("structures of kind {} cannot be flushed", owner.kind.name());
-            return Err(Answer::refuse(Status::WrongKind, text));
-        };
+        let snapshot = slot.snapshot(range)?;
         // From here on it is below as it was: what was being read for a writer is wanted no more.
         let mut place = std::mem::replace(&mut slot.place, Residency::left(owner.tier));
         let raising = place.raising;
@@ -95,15 +109,11 @@ impl Shard {
         let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
-        let Some(sealed) = slot.structure.is_final() else {
+        let Some(sealed) = slot.is_final() else {
             let text = "payloads begun before the block was sealed are still arriving";
             return Err(Answer::refuse(Status::Busy, text));
         };
-        let Some(snapshot) = slot.structure.snapshot(range) else {
-            let kind = slot.owner.kind.name();
-            let text = format!("structures of kind {kind} cannot be flushed");
-            return Err(Answer::refuse(Status::WrongKind, text));
-        };
+        let snapshot = slot.snapshot(range)?;
         let (structure, kind) = (slot.owner.structure, slot.owner.kind);
         let bytes = self.bytes_now(index, snapshot, sealed);
         if kind == Kind::Kv {
@@ -124,7 +134,7 @@ impl Shard {
         let (at, floor) = (owner.at, slot.backing.floor());
         if snapshot.is_plain() {
             // It may have grown since, and its last chunk is read as it is there.
-            let now = slot.structure.snapshot((0, u64::MAX)).map_or(length, |now| now.length());
+            let now = slot.snapshot((0, u64::MAX)).map_or(length, |now| now.length());
             let below = floor.min(now).min(length.next_multiple_of(TIER_CHUNK));
             // Chunks that are whole, or of a block that takes no more, stay on the disk as they are.
             let settled = below.is_multiple_of(TIER_CHUNK) || sealed;

@@ -31,7 +31,7 @@ impl Shard {
             if !slot.place.is_plain() {
                 return Err(io::Error::other("the block is being written to a disk"));
             }
-            let (copied, final_) = (copy.len(), slot.structure.is_final());
+            let (copied, final_) = (copy.len(), slot.is_final());
             assert_ne!(final_, Some(false), "INV-23: {copied} bytes of an open block are shared");
             slot.backing.freeze(&copy)?;
             slot.shared = Some(copy);

@@ -389,7 +389,8 @@ impl Shard {
     /// A block is to leave this server.
     pub fn evacuate(&mut self, now: Time, at: BlockAt) -> Result<(), Answer> {
         let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
-        if slot.structure.leave_by_name(now + EXTENTS_LEAVE_FOR) {
+        let content = slot.structure.content_mut();
+        if content.is_some_and(|content| content.leave_by_name(now + EXTENTS_LEAVE_FOR)) {
             let BlockOwner { job, structure, at, .. } = slot.owner;
             self.effects.push(Effect::ValuesLeave { job, structure, at });
             return Ok(());
@@ -472,7 +473,8 @@ impl Shard {
     ) -> Result<(), Answer> {
         let slot = self.takes_parts(header)?;
         let length = header.payload_len as usize;
-        slot.structure.reserve(&mut slot.backing, operation, length)
+        let (streaming, backing) = slot.streaming();
+        streaming.reserve(backing, operation, length)
     }
 
     /// The block that such a part is for, if it takes such parts.

@@ -98,7 +98,7 @@ impl Shard {
             let text = format!("cannot map memory for block {}: {e}", owner.at.block);
             Answer::refuse(Status::OutOfMemory, text)
         })?;
-        let mut structure = kind.open(&Opening {
+        let structure = kind.open(&Opening {
             block: owner.at.block,
             block_size: self.config.block_size,
             start: owner.start,
@@ -106,9 +106,9 @@ impl Shard {
             max_items: owner.max_items,
             max_bytes: owner.max_bytes,
             first: owner.first,
+            marks: owner.marks,
             importing: owner.importing,
         });
-        structure.set_marks(owner.marks);
         let last = self.last_epoch[index];
         assert!(last < owner.at.epoch, "INV-01: {:?} is opened after epoch {last}", owner.at);
         assert!(self.slots[index].is_none(), "INV-01: {:?} is opened over another owner", owner.at);

@@ -63,7 +63,7 @@ impl Shard {
                 return Some(answer.with(Payload::Block(range)));
             }
             // An extent is asked for as a whole.
-            Payload::Block(range) if matches!(slot.structure.rests(), Rest::Pieces(_)) => {
+            Payload::Block(range) if matches!(slot.rests(), Rest::Pieces(_)) => {
                 vec![Part::Block(range)]
             }
             // Who reads asks again for what is left out.

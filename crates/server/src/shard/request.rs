@@ -92,10 +92,14 @@ pub(super) fn subscribe(slot: &mut BlockSlot, ticket: Ticket, grant: Grant, args
         Ok(args) => args,
         Err(e) => return e.into(),
     };
-    let unheard = slot.structure.unheard();
+    let Some(waits) = slot.structure.waits() else {
+        let text = format!("a {} reports no changes", slot.owner.kind);
+        return Answer::refuse(Status::WrongKind, text);
+    };
+    let unheard = waits.unheard();
     match slot.watchers.add(Watcher { ticket, kinds, filter, grant }, unheard) {
         Ok(number) => {
-            slot.structure.watch(true);
+            waits.watch(true);
             Answer::ok(number)
         }
         Err(refusal) => refusal,

@@ -47,7 +47,7 @@ impl Shard {
     /// So much of a block is read from its disk.
     pub(super) fn heats(&mut self, now: Time, index: usize, bytes: usize) {
         let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
-        let Some(length) = slot.structure.rests().length() else { return };
+        let Some(length) = slot.rests().length() else { return };
         let length = length.next_multiple_of(TIER_CHUNK);
         // A block with memory for its end is being written, and is not promoted as well. A block that is
         // whole in the warm pool need not be promoted: it stays there if it may.
@@ -103,7 +103,7 @@ impl Shard {
             self.stays_up(index);
             return Ok(());
         }
-        let Some(length) = slot.structure.rests().length() else {
+        let Some(length) = slot.rests().length() else {
             return refuse("an operation on the block is in progress");
         };
         let Some(disk) = slot.place.disk.as_ref().filter(|_| length > 0) else {

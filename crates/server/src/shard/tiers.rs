@@ -542,7 +542,8 @@ impl Shard {
         let room = std::mem::replace(&mut place.room, MemoryRoom::None);
         place.stay = None;
         if let Some(slot) = self.slots[index].as_deref_mut() {
-            slot.structure.lowered();
+            let content = slot.structure.content_mut().expect("what was demoted has content");
+            content.lowered();
             slot.lanes.leave_block();
         }
         let read_since = None;
@@ -673,7 +674,7 @@ impl Shard {
     /// The block of this index, of a structure or kept.
     pub(super) fn lying(&mut self, index: usize) -> Option<BlockResidency<'_>> {
         if let Some(slot) = self.slots[index].as_deref_mut() {
-            let rests = slot.structure.rests();
+            let rests = slot.rests();
             let BlockSlot { owner, backing, place, .. } = slot;
             return Some(BlockResidency { owner: *owner, backing, place, rests });
         }

@@ -3,7 +3,8 @@
 use super::request::{Request, generation_of, record_hash, verdict_of};
 use super::{BlockSlot, CallerAccess, Shard};
 use crate::refusals::{in_progress, refusal_of, revoked};
-use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Ticket};
+use honeycomb_block::Backing;
+use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Streaming, Ticket, Waits};
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{BlockAt, Bug, Generation, LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::{Mutates, RequestHeader};
@@ -29,6 +30,12 @@ pub(super) struct Pending {
 }
 
 impl BlockSlot {
+    /// The structure as one into which payloads stream, and its block.
+    pub(super) fn streaming(&mut self) -> (&mut dyn Streaming, &mut Backing) {
+        let streaming = self.structure.streaming();
+        (streaming.expect("checked when the kind was registered"), &mut self.backing)
+    }
+
     /// Records the result of a mutation for retries.
     fn record(
         &mut self,
@@ -62,7 +69,8 @@ impl Shard {
     /// Withdraws a waiting operation. False if it is in progress.
     pub(super) fn give_up_waiting(&mut self, pending: Pending) -> bool {
         let Some(slot) = self.slot_at(pending.at) else { return false };
-        if pending.filling || !slot.structure.cancel(pending.ticket) {
+        let cancelled = |waits: &mut dyn Waits| waits.cancel(pending.ticket);
+        if pending.filling || !slot.structure.waits().is_some_and(cancelled) {
             return false;
         }
         if pending.mutates {

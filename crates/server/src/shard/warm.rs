@@ -12,7 +12,7 @@ use super::tiers::{Doing, MemoryRoom};
 use super::{BlockSlot, Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, Rest, busy};
+use honeycomb_structures::{Answer, ReadBelow, Rest, busy};
 use honeycomb_types::limits::{TIER_CHUNK, WARM_TURN_MAX};
 use honeycomb_types::{BlockAt, Bug, Time};
 use std::collections::VecDeque;
@@ -98,9 +98,19 @@ pub(super) struct Warm {
 }
 
 impl BlockSlot {
+    /// Whether the block could be demoted.
+    pub(super) fn rests(&self) -> Rest {
+        self.structure.content().map_or(Rest::Busy, |content| content.rests())
+    }
+
+    /// The structure as one that is read below memory, if its kind is.
+    pub(super) fn read_below(&self) -> Option<&dyn ReadBelow> {
+        self.structure.content()?.read_below()
+    }
+
     /// Whether any of its bytes may change.
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self.structure.rests(), Rest::Whole(_))
+        matches!(self.rests(), Rest::Whole(_))
     }
 }
 
@@ -109,9 +119,10 @@ impl Shard {
     /// for that. It is brought up then, and the writer comes again.
     pub(super) fn warm_up(&mut self, now: Time, index: usize) -> Result<(), Answer> {
         let slot = self.slots[index].as_deref_mut().expect("located");
-        let whole = slot.is_whole();
+        let rests = slot.rests();
+        let whole = matches!(rests, Rest::Whole(_));
         if let Some(down) = &mut slot.place.down {
-            if let Rest::Final(_) = slot.structure.rests() {
+            if let Rest::Final(_) = rests {
                 return Ok(());
             }
             // A block in a frame stays if it is written on its way. If any byte of it may change, it stays
@@ -135,7 +146,7 @@ impl Shard {
             }
             return Ok(());
         }
-        if let Rest::Final(_) = slot.structure.rests() {
+        if let Rest::Final(_) = slot.rests() {
             return Ok(());
         }
         let before = self.wants_warmth(now, index);
@@ -165,7 +176,7 @@ impl Shard {
         let slot = self.slots[index].as_deref().expect("the caller has found the block");
         let place = &slot.place;
         let under_way = place.down.is_some() || place.rising.is_some() || place.raising;
-        if under_way || place.sinking.is_some() || slot.structure.rests() == Rest::Busy {
+        if under_way || place.sinking.is_some() || slot.rests() == Rest::Busy {
             return; // It is looked at again in a moment.
         }
         match place.room {
@@ -208,7 +219,7 @@ impl Shard {
             return;
         }
         let idle = |slot: &&BlockSlot| {
-            let settled = slot.structure.rests() != Rest::Busy;
+            let settled = slot.rests() != Rest::Busy;
             let still = slot.place.rising.is_none() && slot.place.down.is_none();
             settled && still && !slot.is_held_by_move()
         };
@@ -238,7 +249,7 @@ impl Shard {
     fn bring_up(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
         let (owner, tier) = (slot.owner, slot.place.tier);
-        let (length, floor) = match slot.structure.rests() {
+        let (length, floor) = match slot.rests() {
             Rest::Open(length) | Rest::Final(length) if slot.leaving.is_some() => (length, 0),
             Rest::Open(length) => (length, length / TIER_CHUNK * TIER_CHUNK),
             Rest::Whole(length) => (length, 0),
@@ -309,7 +320,7 @@ impl Shard {
             && slot.leaving.is_none()
             && place.down.is_none()
             && place.rising.is_none()
-            && matches!(slot.structure.rests(), Rest::Final(_))
+            && matches!(slot.rests(), Rest::Final(_))
         {
             // One that has no place is asked again when something of its disk is free.
             let _ = self.go_down(index);

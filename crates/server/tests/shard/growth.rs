@@ -2,8 +2,8 @@
 //! drives it, with a slow controller.
 
 use crate::common::{access, owner};
-use honeycomb_server::{BlockOwner, Effect, KeptFault, Shard, VolumeParts};
-use honeycomb_structures::{Answer, News, Outcome, Successor, Ticket};
+use honeycomb_server::{BlockMessage, BlockOwner, Effect, KeptFault, Shard, VolumeParts};
+use honeycomb_structures::{Answer, Outcome, Successor, Ticket};
 use honeycomb_types::limits::SUCCESSOR_IDLE;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Marks, Sequence, ServerId, ShardIx, Time,
@@ -110,7 +110,11 @@ impl World {
                     address: "s:1".into(),
                 };
                 let moved = MovedArgs { version: 2, entry }.encode();
-                self.shard.tell(self.now, asker, News::Successor(Successor::Ready(moved)));
+                self.shard.receive(
+                    self.now,
+                    asker,
+                    BlockMessage::Successor(Successor::Ready(moved)),
+                );
             }
             self.shard.tick(self.now);
         }

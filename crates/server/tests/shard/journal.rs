@@ -2,8 +2,8 @@
 //! is slow and fails.
 
 use crate::common::{access, owner};
-use honeycomb_server::{JournalWrite, Shard};
-use honeycomb_structures::{Answer, News, Outcome, Payload, Successor, Ticket};
+use honeycomb_server::{BlockMessage, JournalWrite, Shard};
+use honeycomb_structures::{Answer, Outcome, Payload, Successor, Ticket};
 use honeycomb_tiers::RecordEnds;
 use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_types::{
@@ -210,8 +210,8 @@ fn who_is_sent_on_finds_the_end_of_the_block_stored() {
         address: "127.0.0.1:1".into(),
     };
     let moved = MovedArgs { version: 2, entry }.encode();
-    let news = News::Successor(Successor::Ready(moved.clone()));
-    world.shard.tell(world.now, block(0), news);
+    let ready = BlockMessage::Successor(Successor::Ready(moved.clone()));
+    world.shard.receive(world.now, block(0), ready);
     let busy = |outcome: &Outcome| {
         matches!(outcome, Outcome::Done(Answer { status: Status::Busy, value: 5000.., .. }))
     };

@@ -6,8 +6,8 @@
 //! learns of it: a caller that is redirected to a successor finds everything before it in the object store.
 
 use super::{FileBlock, FileSeal, RETRY_FILLS_US};
-use crate::next::busy;
-use crate::{Answer, Ends, Event, Outcome, Ticket, ToStore};
+use crate::busy;
+use crate::{Answer, Ends, Event, Journaled, Outcome, Ticket, ToStore};
 use honeycomb_types::limits::JOURNAL_RECORD_MAX;
 
 /// Retry delay while the object store has not answered, in microseconds; doubled with each failure.
@@ -60,8 +60,14 @@ impl FileBlock {
         journal.ends = Some((Ends::Final, Some(ticket)));
         Outcome::Parked
     }
+}
 
-    pub(super) fn next_to_store(&mut self) -> Option<ToStore> {
+impl Journaled for FileBlock {
+    fn hold_back(&mut self) {
+        self.journal = Some(FileJournal::default());
+    }
+
+    fn to_store(&mut self) -> Option<ToStore> {
         let journal = self.journal.as_mut()?;
         assert!(journal.under_way.is_none(), "one record of a block is stored at a time");
         let range = self.pieces.complete_run(JOURNAL_RECORD_MAX);
@@ -74,7 +80,7 @@ impl FileBlock {
         Some(ToStore { range, ends })
     }
 
-    pub(super) fn was_stored(&mut self) {
+    fn stored(&mut self) {
         let journal = self.journal.as_mut().expect("a journal that stores has a record under way");
         let end = journal.under_way.take().expect("a journal that stores has a record under way");
         journal.failures = 0;
@@ -91,7 +97,7 @@ impl FileBlock {
         self.events.extend(ticket.map(|ticket| Event::Answered(ticket, answer)));
     }
 
-    pub(super) fn was_not_stored(&mut self) {
+    fn not_stored(&mut self) {
         if let Some(journal) = &mut self.journal {
             journal.failures += 1;
         }

@@ -1,7 +1,7 @@
 //! Many ranges of a block in one answer.
 
 use super::{FileBlock, FileSeal};
-use crate::next::moved;
+use crate::moved;
 use crate::{Answer, Part, Payload};
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{MANY_BYTES_MAX, READ_RANGES_MAX};

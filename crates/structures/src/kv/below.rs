@@ -6,7 +6,7 @@
 
 use super::KvBlock;
 use super::table::Hit;
-use crate::{Answer, Bytes, Fetched, Movable, Rest};
+use crate::{Answer, Bytes, Content, Fetched, Movable, ReadBelow, Rest, Snapshot};
 use honeycomb_wire::{Op, key_hash};
 
 /// Bytes that one operation has brought up, about, if it could do with less.
@@ -19,9 +19,17 @@ pub(super) fn unanswered() -> Answer {
     Answer::ok(0)
 }
 
-impl KvBlock {
-    /// Whether the block could go below memory: nothing moves, arrives or is given back in it.
-    pub(super) fn rests_now(&self) -> Rest {
+impl Content for KvBlock {
+    /// Entries in no particular order, each as: key length u32, value length u32, key, value. The highest bit
+    /// of a large value's length is set, and the list of its extents is its value. Deleted values, values
+    /// that are still arriving, and entries outside of `range` are omitted: `range` is the part of the block
+    /// that has not moved to another one, and did not arrive from another one.
+    fn snapshot(&self, range: (u64, u64)) -> Snapshot {
+        self.take_snapshot(range)
+    }
+
+    /// Idle while nothing of the block moves, arrives or is discarded.
+    fn rests(&self) -> Rest {
         let arrives = !self.fills.is_empty() || self.adopting.waits();
         if arrives || !self.can_leave() || !self.table.arena.is_swept() {
             return Rest::Busy;
@@ -29,19 +37,19 @@ impl KvBlock {
         Rest::Whole(self.table.arena.end())
     }
 
-    /// Its memory is gone, and no part of it has to be given back.
-    pub(super) fn has_left_memory(&mut self) {
-        self.table.arena.forget_slack();
-        self.shrink = self.shrink.anew();
+    fn read_below(&self) -> Option<&dyn ReadBelow> {
+        Some(self)
     }
 
-    pub(super) fn read_fetched(
-        &self,
-        bytes: &Fetched,
-        op: Op,
-        args: &[u8],
-        payload: &[u8],
-    ) -> Answer {
+    fn lowered(&mut self) {
+        self.table.arena.forget_slack();
+        self.shrink = self.shrink.anew();
+        self.table.lacking = None;
+    }
+}
+
+impl ReadBelow for KvBlock {
+    fn read_fetched(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
         let result = match op {
             Op::KvGet => self.get(bytes, args),
             Op::KvExists => self.exists(bytes, args),
@@ -52,7 +60,9 @@ impl KvBlock {
         };
         result.unwrap_or_else(|refusal| refusal)
     }
+}
 
+impl KvBlock {
     /// The entry of a key, when what leads to it is there, and with it the list that is its value, where it
     /// is one. The outer `None`: it is not.
     #[inline]

@@ -32,8 +32,8 @@ mod taking;
 
 use crate::moves::Movable;
 use crate::{
-    Answer, Bytes, Event, Fetched, News, Operation, Outcome, Payload, Rest, Snapshot, Structure,
-    Ticket, large_limit,
+    Answer, Bytes, Content, Event, Operation, Ops, Outcome, Payload, Streaming, Structure, Ticket,
+    Waits, large_limit,
 };
 use below::unanswered;
 pub use export::splits_from;
@@ -448,20 +448,28 @@ fn looked_up(op: Op, args: &[u8]) -> Option<&[u8]> {
 }
 
 impl Structure for KvBlock {
-    #[inline]
-    fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
-        let hash = key_hash(looked_up(op, args)?);
-        let region = self.prefetch_index(block, hash)?;
-        Some((region as u64) << 32 | hash as u32 as u64)
+    fn streaming(&mut self) -> Option<&mut dyn Streaming> {
+        Some(self)
     }
 
-    #[inline]
-    fn prefetch_more(&self, block: &Backing, hint: u64) {
-        if let Some(region) = self.table.regions.get((hint >> 32) as usize) {
-            region.prefetch_entry(block, hint as u32);
-        }
+    fn waits(&mut self) -> Option<&mut dyn Waits> {
+        Some(self)
     }
 
+    fn content(&self) -> Option<&dyn Content> {
+        Some(self)
+    }
+
+    fn content_mut(&mut self) -> Option<&mut dyn Content> {
+        Some(self)
+    }
+
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        Some(self)
+    }
+}
+
+impl Ops for KvBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let (op, args) = (operation.op, operation.args);
         self.table.arena.sweep_some(block);
@@ -496,6 +504,42 @@ impl Structure for KvBlock {
         Outcome::Done(result.unwrap_or_else(|refusal| refusal))
     }
 
+    #[inline]
+    fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
+        let hash = key_hash(looked_up(op, args)?);
+        let region = self.prefetch_index(block, hash)?;
+        Some((region as u64) << 32 | hash as u32 as u64)
+    }
+
+    #[inline]
+    fn prefetch_more(&self, block: &Backing, hint: u64) {
+        if let Some(region) = self.table.regions.get((hint >> 32) as usize) {
+            region.prefetch_entry(block, hint as u32);
+        }
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.changes.pop_front().map(Event::Changed).or_else(|| self.said_of_extents())
+    }
+
+    fn bytes_used(&self) -> u64 {
+        (self.table.taken() + self.fills.bytes() + self.adopting.bytes()) as u64
+    }
+
+    fn record_hash(&self, op: Op, args: &[u8]) -> Option<u64> {
+        let key = match op {
+            Op::KvPut | Op::KvPutExtents | Op::KvDelete => args.get(1..)?,
+            Op::KvUpdate | Op::KvUpsert | Op::KvDeleteExtents => args,
+            Op::KvCompareAndSwap => args.get(3..)?,
+            Op::KvAccumulate => args.get(1..)?,
+            // A batch has many keys, and its record stays with the block that ran it.
+            _ => return None,
+        };
+        Some(honeycomb_wire::key_hash(key))
+    }
+}
+
+impl Streaming for KvBlock {
     fn reserve(
         &mut self,
         block: &mut Backing,
@@ -522,6 +566,19 @@ impl Structure for KvBlock {
         let fill = self.fills.take(ticket);
         self.table.free_large(block, fill.large);
     }
+}
+
+impl Waits for KvBlock {
+    fn adopted(
+        &mut self,
+        block: &mut Backing,
+        now: Time,
+        ticket: Ticket,
+        owner: u64,
+        outcome: Result<(), (Status, String)>,
+    ) {
+        self.end_adoption(block, now, ticket, owner, outcome);
+    }
 
     fn tick(&mut self, block: &mut Backing, now: Time) {
         self.table.arena.sweep(block);
@@ -534,67 +591,12 @@ impl Structure for KvBlock {
         self.shrink.due().into_iter().chain(self.adopting.due()).min()
     }
 
-    fn event(&mut self) -> Option<Event> {
-        self.changes.pop_front().map(Event::Changed).or_else(|| self.said_of_extents())
-    }
-
-    fn record_hash(&self, op: Op, args: &[u8]) -> Option<u64> {
-        let key = match op {
-            Op::KvPut | Op::KvPutExtents | Op::KvDelete => args.get(1..)?,
-            Op::KvUpdate | Op::KvUpsert | Op::KvDeleteExtents => args,
-            Op::KvCompareAndSwap => args.get(3..)?,
-            Op::KvAccumulate => args.get(1..)?,
-            // A batch has many keys, and its record stays with the block that ran it.
-            _ => return None,
-        };
-        Some(honeycomb_wire::key_hash(key))
-    }
-
-    fn bytes_used(&self) -> u64 {
-        (self.table.taken() + self.fills.bytes() + self.adopting.bytes()) as u64
-    }
-
-    fn wants_successor(&mut self) -> bool {
-        false
-    }
-
-    fn set_marks(&mut self, marks: Marks) {
-        self.marks = marks;
-    }
-
-    fn snapshot(&mut self, range: (u64, u64)) -> Option<Snapshot> {
-        Some(self.take_snapshot(range))
-    }
-
-    fn rests(&self) -> Rest {
-        self.rests_now()
-    }
-
-    fn read_below(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
-        self.read_fetched(bytes, op, args, payload)
-    }
-
-    fn lowered(&mut self) {
-        self.has_left_memory();
-        self.table.lacking = None;
-    }
-
-    fn tell(&mut self, block: &mut Backing, now: Time, news: News) {
-        if let News::Adopted { ticket, owner, outcome } = news {
-            self.end_adoption(block, now, ticket, owner, outcome);
-        }
-    }
-
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
     }
 
     fn unheard(&self) -> u64 {
         self.unheard.unwrap_or(0)
-    }
-
-    fn movable(&mut self) -> Option<&mut dyn Movable> {
-        Some(self)
     }
 }
 

@@ -13,11 +13,8 @@ use std::ops::{Range, RangeInclusive};
 const OF_EXTENTS: u32 = 1 << 31;
 
 impl KvBlock {
-    /// Entries in no particular order, each: key length u32, value length u32, key, value. Of a large
-    /// value the highest bit of the length is set, and the list of its extents is written. What was
-    /// deleted, values that were still arriving, and what is not in `range` are not in it: a part of
-    /// the block that is on its way to another, or has come from one, is whose the range says.
-    pub(super) fn take_snapshot(&mut self, range: (u64, u64)) -> Snapshot {
+    /// The entries whose hashes are in `range` (`Content::snapshot`).
+    pub(super) fn take_snapshot(&self, range: (u64, u64)) -> Snapshot {
         let regions = self.table.order.iter().map(|id| &self.table.regions[*id as usize]);
         let logs: Vec<Range<usize>> = regions.map(|region| region.log()).collect();
         let larges = self.table.larges();

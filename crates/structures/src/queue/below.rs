@@ -6,61 +6,14 @@
 //! once, and an emptied block is never written again.
 
 use super::{PLACE, QueueBlock};
-use crate::{Answer, Bytes, Fetched, Rest, Snapshot};
+use crate::{Answer, Bytes, Content, Fetched, ReadBelow, Rest, Snapshot};
 use honeycomb_wire::Op;
 use honeycomb_wire::queue::GetArgs;
 use std::ops::Range;
 
-impl QueueBlock {
-    /// Bytes from the first on that hold its items: the directory of them grows from the end of the block.
-    pub(super) fn extent(&self) -> usize {
-        if self.count == 0 { 0 } else { self.size }
-    }
-
-    /// Whether the block could go below memory. Who waits for items is served the moment that some come
-    /// back, and whose put waits the moment that there is room: neither can wait for a disk.
-    pub(super) fn rests_now(&self) -> Rest {
-        let served = self.waiters.anybody_puts() || self.waiters.first_getter().is_some();
-        let settled = self.pieces.is_settled() && self.cart.stays();
-        match settled && (self.count == 0 && !self.waiters.anybody_puts() || !served) {
-            true => Rest::Whole(self.extent()),
-            false => Rest::Busy,
-        }
-    }
-
-    pub(super) fn needs_bytes_for(&self, op: Op) -> bool {
-        match op {
-            // It waits, or goes on.
-            Op::QueueGet => self.count > 0,
-            Op::QueueClose => false,
-            _ => true,
-        }
-    }
-
-    pub(super) fn peek_fetched(&self, bytes: &Fetched, args: &[u8]) -> Answer {
-        let there = GetArgs::decode_peek(args).is_ok_and(|args| self.reach_run(bytes, &args));
-        match there {
-            true => self.peek(bytes, args).unwrap_or_else(|refusal| refusal),
-            // Its arguments are refused, or what it needs was wanted and this is nobody's.
-            false => GetArgs::decode_peek(args).map_or_else(Answer::from, |_| Answer::ok(0)),
-        }
-    }
-
-    /// Whether the part of the directory is there that says where the next items lie.
-    fn reach_run(&self, bytes: &Fetched, args: &GetArgs) -> bool {
-        let (first, most) = match self.reserved.first_returned() {
-            Some((item, _)) => (item, 1),
-            None => (self.head, args.items as usize),
-        };
-        let last = self.count.min(first + most);
-        if first >= last {
-            return true;
-        }
-        bytes.wants(&(self.place_of(last - 1).start..self.place_of(first.saturating_sub(1)).end))
-    }
-
-    /// Its items, to be written elsewhere. What was given out and not acknowledged is still the queue's.
-    pub(super) fn content(&self) -> Snapshot {
+impl Content for QueueBlock {
+    /// The items. Items that were delivered and not acknowledged are still in the queue.
+    fn snapshot(&self, _range: (u64, u64)) -> Snapshot {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for item in self.reserved.held().chain(self.head..self.count) {
             match runs.last_mut().filter(|run| run.end == item) {
@@ -81,5 +34,68 @@ impl QueueBlock {
             }
             Ok(())
         })
+    }
+
+    /// A request that waits for an item is served as soon as one returns, and one that waits for room as soon
+    /// as there is some: neither can wait for a disk.
+    fn rests(&self) -> Rest {
+        let served = self.waiters.anybody_puts() || self.waiters.first_getter().is_some();
+        let settled = self.pieces.is_settled() && self.cart.stays();
+        match settled && (self.count == 0 && !self.waiters.anybody_puts() || !served) {
+            true => Rest::Whole(self.extent()),
+            false => Rest::Busy,
+        }
+    }
+
+    fn read_below(&self) -> Option<&dyn ReadBelow> {
+        Some(self)
+    }
+}
+
+impl ReadBelow for QueueBlock {
+    fn needs_bytes(&self, op: Op) -> bool {
+        match op {
+            // It waits, or continues in another block.
+            Op::QueueGet => self.count > 0,
+            Op::QueueClose => false,
+            _ => true,
+        }
+    }
+
+    fn read_fetched(&self, bytes: &Fetched, op: Op, args: &[u8], _payload: &[u8]) -> Answer {
+        match op {
+            Op::QueuePeek => self.peek_fetched(bytes, args),
+            Op::QueueLength => self.counts(args),
+            other => unreachable!("{} changes a block, or is none of a queue's", other.name()),
+        }
+    }
+}
+
+impl QueueBlock {
+    /// Bytes from the first on that hold its items: the directory of them grows from the end of the block.
+    fn extent(&self) -> usize {
+        if self.count == 0 { 0 } else { self.size }
+    }
+
+    fn peek_fetched(&self, bytes: &Fetched, args: &[u8]) -> Answer {
+        let there = GetArgs::decode_peek(args).is_ok_and(|args| self.reach_run(bytes, &args));
+        match there {
+            true => self.peek(bytes, args).unwrap_or_else(|refusal| refusal),
+            // Its arguments are refused, or what it needs was wanted and this is nobody's.
+            false => GetArgs::decode_peek(args).map_or_else(Answer::from, |_| Answer::ok(0)),
+        }
+    }
+
+    /// Whether the part of the directory is there that says where the next items lie.
+    fn reach_run(&self, bytes: &Fetched, args: &GetArgs) -> bool {
+        let (first, most) = match self.reserved.first_returned() {
+            Some((item, _)) => (item, 1),
+            None => (self.head, args.items as usize),
+        };
+        let last = self.count.min(first + most);
+        if first >= last {
+            return true;
+        }
+        bytes.wants(&(self.place_of(last - 1).start..self.place_of(first.saturating_sub(1)).end))
     }
 }

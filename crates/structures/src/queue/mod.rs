@@ -21,11 +21,10 @@ mod waiters;
 
 use crate::carry::{Cart, take_part};
 use crate::moves::Movable;
-use crate::next::{SuccessorRequest, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
-    Answer, Bytes, Event, Fetched, News, Operation, Outcome, Payload, Rest, Snapshot, Structure,
-    Ticket, large_limit,
+    Answer, Bytes, Content, Event, Growth, Operation, Ops, Outcome, Payload, Streaming, Structure,
+    Successor, SuccessorRequest, Ticket, Waits, busy, large_limit, moved,
 };
 pub use bounds::QueueBounds;
 use honeycomb_block::Backing;
@@ -145,6 +144,12 @@ impl QueueBlock {
     ) -> QueueBlock {
         let cart = Cart::importing(move_id);
         QueueBlock { cart, ..QueueBlock::new(block_size, bounds, first) }
+    }
+
+    /// The same block with the marks of its prefix.
+    pub fn marked(mut self, marks: Marks) -> QueueBlock {
+        self.next.set_marks(marks);
+        self
     }
 
     /// Items that were ever put into the block.
@@ -675,6 +680,32 @@ impl QueueBlock {
 }
 
 impl Structure for QueueBlock {
+    fn streaming(&mut self) -> Option<&mut dyn Streaming> {
+        Some(self)
+    }
+
+    fn growth(&mut self) -> Option<&mut dyn Growth> {
+        Some(self)
+    }
+
+    fn waits(&mut self) -> Option<&mut dyn Waits> {
+        Some(self)
+    }
+
+    fn content(&self) -> Option<&dyn Content> {
+        Some(self)
+    }
+
+    fn content_mut(&mut self) -> Option<&mut dyn Content> {
+        Some(self)
+    }
+
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        Some(self)
+    }
+}
+
+impl Ops for QueueBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let args = operation.args;
         if operation.op.info().auth == Auth::Peer {
@@ -712,6 +743,20 @@ impl Structure for QueueBlock {
         outcome
     }
 
+    fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        let promised = (self.pieces.tail() - self.pieces.committed()) as u64;
+        let live = self.put_bytes - self.taken_bytes + promised;
+        let items = self.through() - self.taken + self.promised as u64;
+        let beside = self.pieces.bytes() + self.waiters.bytes() + self.reserved.bytes();
+        live + items * PLACE as u64 + beside as u64
+    }
+}
+
+impl Streaming for QueueBlock {
     fn reserve(
         &mut self,
         block: &mut Backing,
@@ -751,13 +796,53 @@ impl Structure for QueueBlock {
         self.advance(block);
         self.settle(block, now);
     }
+}
 
-    fn cancel(&mut self, ticket: Ticket) -> bool {
-        self.waiters.cancel(ticket)
+impl Growth for QueueBlock {
+    fn successor(&mut self, block: &mut Backing, now: Time, successor: Successor) {
+        let used = self.used();
+        self.next.set(successor, used);
+        self.settle(block, now);
     }
 
-    fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+    fn ahead(&mut self, block: &mut Backing, now: Time, items: u64, bytes: u64) {
+        // Messages may overtake each other; the content of the earlier blocks only shrinks.
+        self.ahead = Some(match self.ahead {
+            Some((i, b)) => (i.min(items), b.min(bytes)),
+            None => (items, bytes),
+        });
+        self.settle(block, now);
+    }
+
+    fn taken_received(&mut self, block: &mut Backing, now: Time) {
+        self.taken_heard = true;
+        self.settle(block, now);
+    }
+
+    fn wants_successor(&mut self) -> bool {
+        self.seal.is_none() && self.next.wanted(self.used())
+    }
+
+    fn give_back(&mut self) -> Option<Vec<u8>> {
+        let used = self.used();
+        self.next.give_back(used)
+    }
+
+    fn expect(&mut self, bytes: usize) {
+        self.next.expect(bytes);
+    }
+
+    fn is_final(&self) -> Option<bool> {
+        match &self.seal {
+            None => Some(false),
+            Some(_) => self.pieces.is_settled().then_some(true),
+        }
+    }
+}
+
+impl Waits for QueueBlock {
+    fn cancel(&mut self, ticket: Ticket) -> bool {
+        self.waiters.cancel(ticket)
     }
 
     fn tick(&mut self, block: &mut Backing, now: Time) {
@@ -783,83 +868,8 @@ impl Structure for QueueBlock {
         self.cart.deadline(due)
     }
 
-    fn bytes_used(&self) -> u64 {
-        let promised = (self.pieces.tail() - self.pieces.committed()) as u64;
-        let live = self.put_bytes - self.taken_bytes + promised;
-        let items = self.through() - self.taken + self.promised as u64;
-        let beside = self.pieces.bytes() + self.waiters.bytes() + self.reserved.bytes();
-        live + items * PLACE as u64 + beside as u64
-    }
-
-    fn wants_successor(&mut self) -> bool {
-        self.seal.is_none() && self.next.wanted(self.used())
-    }
-
-    fn set_marks(&mut self, marks: Marks) {
-        self.next.set_marks(marks);
-    }
-
-    fn expect(&mut self, bytes: usize) {
-        self.next.expect(bytes);
-    }
-
-    fn give_back(&mut self) -> Option<Vec<u8>> {
-        let used = self.used();
-        self.next.give_back(used)
-    }
-
-    fn is_final(&self) -> Option<bool> {
-        match &self.seal {
-            None => Some(false),
-            Some(_) => self.pieces.is_settled().then_some(true),
-        }
-    }
-
-    fn rests(&self) -> Rest {
-        self.rests_now()
-    }
-
-    fn needs_bytes(&self, op: Op) -> bool {
-        self.needs_bytes_for(op)
-    }
-
-    fn read_below(&self, bytes: &Fetched, op: Op, args: &[u8], _payload: &[u8]) -> Answer {
-        match op {
-            Op::QueuePeek => self.peek_fetched(bytes, args),
-            Op::QueueLength => self.counts(args),
-            other => unreachable!("{} changes a block, or is none of a queue's", other.name()),
-        }
-    }
-
-    fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
-        Some(self.content())
-    }
-
-    fn tell(&mut self, block: &mut Backing, now: Time, news: News) {
-        match news {
-            News::Successor(successor) => {
-                let used = self.used();
-                self.next.set(successor, used);
-            }
-            News::Ahead { items, bytes } => {
-                // Messages may overtake each other; the content of the earlier blocks only shrinks.
-                self.ahead = Some(match self.ahead {
-                    Some((i, b)) => (i.min(items), b.min(bytes)),
-                    None => (items, bytes),
-                });
-            }
-            News::TakenHeard => self.taken_heard = true,
-            News::Adopted { .. } => {}
-        }
-        self.settle(block, now);
-    }
-
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
-    }
-
-    fn movable(&mut self) -> Option<&mut dyn Movable> {
-        Some(self)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::Driver;
 use honeycomb_structures::{
-    Answer, Event, FileBlock, News, Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds,
-    Structure, Successor,
+    Answer, Event, FileBlock, Growth, Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds,
+    Structure, Successor, Waits,
 };
 use honeycomb_types::Time;
 use honeycomb_wire::data::ReadArgs;
@@ -238,7 +238,7 @@ fn a_queue_that_was_sealed_is_heard_of_again() {
         events.iter().any(|e| matches!(e, Event::Sealed { length: l, .. } if *l == length));
     let told = events.iter().any(|e| matches!(e, Event::Taken { items, .. } if *items == length));
     assert!(sealed && told && events.contains(&Event::Drained), "{events:?}");
-    b.tell(News::TakenHeard);
+    b.taken_received();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::{Driver, lengths, pattern};
 use honeycomb_structures::{
-    Answer, Event, ExtentBlock, ExtentRef, KvBlock, News, Outcome, Structure, Ticket,
+    Answer, Content, Event, ExtentBlock, ExtentRef, KvBlock, Outcome, Structure, Ticket, Waits,
 };
 use honeycomb_types::limits::{
     EXTENT_PENDING_MS, EXTENTS_IDLE, EXTENTS_LEAVE_FOR, extents_per_value,
@@ -273,7 +273,7 @@ fn put(d: &mut Driver<KvBlock>, mode: u8, key: &[u8], list: &[ExtentRef]) -> (Ti
 }
 
 fn adopted(d: &mut Driver<KvBlock>, ticket: Ticket, owner: u64) -> Answer {
-    d.tell(News::Adopted { ticket, owner, outcome: Ok(()) });
+    d.adopted(ticket, owner, Ok(()));
     let (told, answer) = d.completed().expect("it is finished");
     assert_eq!(told, ticket);
     answer
@@ -373,7 +373,7 @@ fn what_is_refused_leaves_no_extents_behind() {
     let (ticket, _) = put(&mut d, 0, b"k", &list(7, 2));
     d.events();
     let outcome = Err((Status::ExtentGone, "gone".to_owned()));
-    d.tell(News::Adopted { ticket, owner: 6, outcome });
+    d.adopted(ticket, 6, outcome);
     assert_eq!(d.completed().map(|(_, answer)| answer.status), Some(Status::ExtentGone));
     assert_eq!(dropped(&mut d), [(6, list(7, 2))]);
     let found = d.run(Op::KvGet, b"k", b"");
@@ -382,7 +382,7 @@ fn what_is_refused_leaves_no_extents_behind() {
     let (ticket, _) = put(&mut d, 0, b"k", &list(20, 1));
     assert!(!d.structure.cancel(ticket));
     assert_eq!(adopted(&mut d, ticket, 8), Answer::ok(1));
-    d.tell(News::Adopted { ticket, owner: 8, outcome: Ok(()) });
+    d.adopted(ticket, 8, Ok(()));
     assert!(d.completed().is_none());
 }
 

@@ -1,5 +1,5 @@
 use crate::{BYTES_CHECKED_EACH_STEP, Driver, blocks, lengths, pattern, steps_in};
-use honeycomb_structures::{Answer, FileBlock, Outcome, Payload, Structure, Successor, Ticket};
+use honeycomb_structures::{Answer, FileBlock, Growth, Ops, Outcome, Payload, Successor, Ticket};
 use honeycomb_types::limits::MANY_BYTES_MAX;
 use honeycomb_wire::batch::{ReadManyArgs, ranges};
 use honeycomb_wire::data::ReadArgs;

@@ -1,5 +1,7 @@
 use crate::{Driver, pattern};
-use honeycomb_structures::{Answer, FileBlock, Outcome, Payload, Structure, Successor, Ticket};
+use honeycomb_structures::{
+    Answer, FileBlock, Growth, Ops, Outcome, Payload, Streaming, Successor, Ticket,
+};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::{Op, Status};
 

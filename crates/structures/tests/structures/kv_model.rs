@@ -2,7 +2,7 @@ mod batches;
 
 use crate::{BYTES_CHECKED_EACH_STEP, Driver, blocks, lengths, pattern, steps_in};
 use honeycomb_block::Pin;
-use honeycomb_structures::{Answer, KvBlock, Marks, Outcome, Payload, Structure, Ticket};
+use honeycomb_structures::{Answer, KvBlock, Marks, Ops, Outcome, Payload, Ticket};
 use honeycomb_types::limits::KV_BATCH_BYTES_MAX;
 use honeycomb_wire::data::{Brings, ScanArgs, SwapArgs, scan_entries};
 use honeycomb_wire::stored::{Function, accumulate_args};

@@ -1,6 +1,6 @@
 use crate::{Driver, pattern};
 use honeycomb_structures::{
-    Answer, KvBlock, Marks, Outcome, Payload, Structure, Successor, key_limit, large_limit,
+    Answer, KvBlock, Marks, Ops, Outcome, Payload, Structure, key_limit, large_limit,
 };
 use honeycomb_wire::data::{Brings, ScanArgs, SwapArgs, scan_entries};
 use honeycomb_wire::{Op, Status, key_hash};
@@ -460,10 +460,8 @@ fn regions_divide_by_bytes_and_leave_when_empty() {
 fn a_key_value_block_has_no_successor() {
     let mut d = kv(65536);
     fill_up(&mut d, 0, 100);
-    assert!(!d.structure.wants_successor());
-    d.set_successor(Successor::Denied(Status::OutOfMemory, "x".into()));
+    assert!(d.structure.growth().is_none());
     assert_eq!(d.sealed(), None);
-    assert_eq!(d.completed(), None);
 }
 
 /// A long mixed run in blocks that are mostly nearly full, checked from time to time.

@@ -15,10 +15,10 @@ mod queue_rules;
 
 use honeycomb_block::{Backing, Reclaimer};
 use honeycomb_structures::{
-    Answer, Event, News, Operation, Outcome, Payload, Structure, Successor, Ticket,
+    Answer, Event, Operation, Outcome, Payload, Structure, Successor, Ticket,
 };
 use honeycomb_types::{Time, sizes};
-use honeycomb_wire::Op;
+use honeycomb_wire::{Op, Status};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -69,7 +69,7 @@ impl<S: Structure> Driver<S> {
 
     /// The output of a flush of the block, and its number of items.
     pub(crate) fn flushed(&mut self) -> (Vec<u8>, u64) {
-        let snapshot = self.structure.snapshot((0, u64::MAX)).expect("it can be flushed");
+        let snapshot = self.structure.content().expect("it can be flushed").snapshot((0, u64::MAX));
         let mut bytes = Vec::new();
         let items = snapshot.write(self.block.slice(0..snapshot.length()), &mut bytes).unwrap();
         (bytes, items)
@@ -108,19 +108,21 @@ impl<S: Structure> Driver<S> {
     pub(crate) fn reserve(&mut self, op: Op, args: &[u8], length: usize) -> Result<Ticket, Answer> {
         let ticket = self.ticket();
         let operation = Operation { now: self.now, ticket, op, args, wait_until: self.now };
-        self.structure.reserve(&mut self.block, &operation, length).map(|()| ticket)
+        let reserved =
+            self.structure.streaming().unwrap().reserve(&mut self.block, &operation, length);
+        reserved.map(|()| ticket)
     }
 
     /// Writes the next bytes of a reservation.
     pub(crate) fn feed(&mut self, ticket: Ticket, bytes: &[u8]) {
-        let place = self.structure.fill(&mut self.block, ticket);
-        place[..bytes.len()].copy_from_slice(bytes);
-        self.structure.filled(ticket, bytes.len());
+        let streaming = self.structure.streaming().unwrap();
+        streaming.fill(&mut self.block, ticket)[..bytes.len()].copy_from_slice(bytes);
+        streaming.filled(ticket, bytes.len());
     }
 
     /// Commits a reservation.
     pub(crate) fn commit(&mut self, ticket: Ticket) -> Outcome {
-        let outcome = self.structure.commit(&mut self.block, self.now, ticket);
+        let outcome = self.structure.streaming().unwrap().commit(&mut self.block, self.now, ticket);
         self.hear();
         let own = |event: &Event| matches!(event, Event::Answered(t, _) if *t == ticket);
         match self.events.iter().position(own).and_then(|i| self.events.remove(i)) {
@@ -130,7 +132,7 @@ impl<S: Structure> Driver<S> {
     }
 
     pub(crate) fn abort(&mut self, ticket: Ticket) {
-        self.structure.abort(&mut self.block, self.now, ticket);
+        self.structure.streaming().unwrap().abort(&mut self.block, self.now, ticket);
     }
 
     fn hear(&mut self) {
@@ -164,17 +166,32 @@ impl<S: Structure> Driver<S> {
     }
 
     pub(crate) fn set_successor(&mut self, successor: Successor) {
-        self.tell(News::Successor(successor));
+        self.structure.growth().unwrap().successor(&mut self.block, self.now, successor);
     }
 
-    pub(crate) fn tell(&mut self, news: News) {
-        self.structure.tell(&mut self.block, self.now, news);
+    pub(crate) fn ahead(&mut self, items: u64, bytes: u64) {
+        self.structure.growth().unwrap().ahead(&mut self.block, self.now, items, bytes);
+    }
+
+    pub(crate) fn taken_received(&mut self) {
+        self.structure.growth().unwrap().taken_received(&mut self.block, self.now);
+    }
+
+    /// Answers a request for the ownership of extents.
+    pub(crate) fn adopted(
+        &mut self,
+        ticket: Ticket,
+        owner: u64,
+        outcome: Result<(), (Status, String)>,
+    ) {
+        let waits = self.structure.waits().unwrap();
+        waits.adopted(&mut self.block, self.now, ticket, owner, outcome);
     }
 
     /// Lets time pass.
     pub(crate) fn sleep(&mut self, ms: u64) {
         self.now = self.now + std::time::Duration::from_millis(ms);
-        self.structure.tick(&mut self.block, self.now);
+        self.structure.waits().unwrap().tick(&mut self.block, self.now);
     }
 
     /// Bytes of the block that are in use or reserved.

@@ -1,7 +1,7 @@
 //! The rules of requests with many keys or ranges, one by one.
 
 use crate::{Driver, pattern};
-use honeycomb_structures::{Answer, FileBlock, KvBlock, Marks, Payload, Structure, Successor};
+use honeycomb_structures::{Answer, FileBlock, KvBlock, Marks, Ops, Payload, Successor};
 use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX, READ_RANGES_MAX};
 use honeycomb_wire::batch::{
     BatchOp, BatchResult, ReadManyArgs, put_batch, put_keys, ranges, results,

@@ -6,7 +6,7 @@ mod targets;
 
 use crate::{Driver, blocks, steps_in};
 use honeycomb_structures::{
-    Answer, KvBlock, Marks, Movable, Outcome, Parcel, Prepared, Structure, Totals, Wish,
+    Answer, KvBlock, Marks, Movable, Ops, Outcome, Parcel, Prepared, Structure, Totals, Wish,
 };
 use honeycomb_types::limits::SLOT_WIDTH;
 use honeycomb_types::{BlockId, ServerId, ShardIx, Time, sizes};

@@ -4,8 +4,8 @@ mod steps;
 
 use crate::Driver;
 use honeycomb_structures::{
-    Answer, Event, News, Operation, Outcome, Payload, QueueBlock, QueueBounds, Structure,
-    Successor, Ticket,
+    Answer, Event, Growth, Operation, Ops, Outcome, Payload, QueueBlock, QueueBounds, Streaming,
+    Successor, Ticket, Waits,
 };
 use honeycomb_types::Time;
 use honeycomb_wire::notice::Change;

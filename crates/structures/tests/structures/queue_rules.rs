@@ -4,8 +4,8 @@ mod waiting;
 
 use crate::{Driver, pattern};
 use honeycomb_structures::{
-    Answer, Event, News, Operation, Outcome, Payload, QueueBlock, QueueBounds, Structure,
-    Successor, Ticket,
+    Answer, Event, Growth, Operation, Ops, Outcome, Payload, QueueBlock, QueueBounds, Streaming,
+    Successor, Ticket, Waits,
 };
 use honeycomb_types::Time;
 use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
@@ -463,14 +463,14 @@ fn a_successor_takes_nothing_before_it_knows_what_is_ahead() {
     let waits = wait_to_put(&mut d, 100, &[b"a", b"b"]);
     assert_eq!(put(&mut d, b"x").status, Status::Busy, "still unknown, also behind another");
     assert_eq!(large(&mut d), Some(Status::Busy));
-    d.tell(News::Ahead { items: 9, bytes: 90 });
+    d.ahead(9, 90);
     assert_eq!(answers(&mut d), []);
     assert_eq!(put(&mut d, b"x").status, Status::QueueFull, "now it is known");
     assert_eq!(large(&mut d), Some(Status::QueueFull));
-    d.tell(News::Ahead { items: 8, bytes: 80 });
+    d.ahead(8, 80);
     assert_eq!(answers(&mut d), [(waits, Answer::ok(0))]);
     assert_eq!(put(&mut d, b"x").status, Status::QueueFull);
-    d.tell(News::Ahead { items: 0, bytes: 0 });
+    d.ahead(0, 0);
     assert_eq!(put_all(&mut d, &[&b"x"[..]; 8]), Answer::ok(2));
     assert_eq!(put(&mut d, b"y").status, Status::QueueFull);
 }
@@ -478,15 +478,15 @@ fn a_successor_takes_nothing_before_it_knows_what_is_ahead() {
 #[test]
 fn what_is_ahead_only_becomes_less() {
     let mut d = second(10, 100);
-    d.tell(News::Ahead { items: 8, bytes: 20 });
+    d.ahead(8, 20);
     // An older message that was overtaken.
-    d.tell(News::Ahead { items: 9, bytes: 99 });
+    d.ahead(9, 99);
     assert_eq!(put_all(&mut d, &[&[1; 40], &[1; 40]]), Answer::ok(0));
     assert_eq!(put(&mut d, b"").status, Status::QueueFull);
     let waits = wait_to_put(&mut d, 100, &[b"z"]);
-    d.tell(News::Ahead { items: 7, bytes: 20 });
+    d.ahead(7, 20);
     assert_eq!(answers(&mut d), [], "there is room for an item, but not for its byte");
-    d.tell(News::Ahead { items: 8, bytes: 19 });
+    d.ahead(8, 19);
     assert_eq!(answers(&mut d), [(waits, Answer::ok(2))]);
 }
 

@@ -5,8 +5,8 @@ use honeycomb_client::{Any, Ask, CustomOptions};
 use honeycomb_e2e::{Cluster, KIB, eventually, kv, prefix, status};
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_structures::{
-    Answer, Backing, Kind, KindSpec, Opening, Operation, OperationSpec, Outcome, Registry, Route,
-    Router, Structure, StructureKind,
+    Answer, Backing, Kind, KindSpec, Opening, Operation, OperationSpec, Ops, Outcome, Registry,
+    Route, Router, Structure, StructureKind,
 };
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
@@ -34,7 +34,9 @@ impl StructureKind for Where {
     }
 }
 
-impl Structure for WhereBlock {
+impl Structure for WhereBlock {}
+
+impl Ops for WhereBlock {
     fn apply(&mut self, _: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let Opening { start, end, .. } = self.0;
         let mut args = [start.to_le_bytes(), end.to_le_bytes()].concat();

@@ -395,20 +395,23 @@ impl Model {
         self.judge(&Outcome::Done(answer), Some(expected));
     }
 
-    fn news(&mut self, news: News) {
-        match &news {
-            News::Successor(successor) => {
-                self.asked = false;
-                self.successor = Some(matches!(successor, Successor::Ready(_)));
-            }
-            News::Ahead { items, bytes } => {
-                let (i, b) = self.ahead.unwrap_or((u64::MAX, u64::MAX));
-                self.ahead = Some((i.min(*items), b.min(*bytes)));
-            }
-            News::TakenHeard => self.taken_heard = true,
-            News::Adopted { .. } => unreachable!("a queue has no extents"),
-        }
-        self.driver.tell(news);
+    fn successor(&mut self, successor: Successor) {
+        self.asked = false;
+        self.successor = Some(matches!(successor, Successor::Ready(_)));
+        self.driver.set_successor(successor);
+        self.settle();
+    }
+
+    fn ahead(&mut self, items: u64, bytes: u64) {
+        let (i, b) = self.ahead.unwrap_or((u64::MAX, u64::MAX));
+        self.ahead = Some((i.min(items), b.min(bytes)));
+        self.driver.ahead(items, bytes);
+        self.settle();
+    }
+
+    fn taken_received(&mut self) {
+        self.taken_heard = true;
+        self.driver.taken_received();
         self.settle();
     }
 
@@ -432,16 +435,14 @@ impl Model {
                 self.pins = self.held.len();
             }
             Step::Successor { ready: true } if self.asked => {
-                self.news(News::Successor(Successor::Ready(SUCCESSOR.to_vec())));
+                self.successor(Successor::Ready(SUCCESSOR.to_vec()));
             }
             Step::Successor { ready: false } if self.asked => {
                 let none = Successor::Denied(Status::OutOfMemory, "none is free".into());
-                self.news(News::Successor(none));
+                self.successor(none);
             }
-            Step::Ahead { items, bytes } => {
-                self.news(News::Ahead { items: *items, bytes: *bytes });
-            }
-            Step::TakenHeard if !self.taken_heard => self.news(News::TakenHeard),
+            Step::Ahead { items, bytes } => self.ahead(*items, *bytes),
+            Step::TakenHeard if !self.taken_heard => self.taken_received(),
             Step::Watch { watched } => {
                 self.watched = *watched;
                 self.driver.structure.watch(*watched);

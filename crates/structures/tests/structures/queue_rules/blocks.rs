@@ -261,17 +261,17 @@ fn a_sealed_bounded_block_tells_what_is_taken_from_it() {
     take(&mut d, 1);
     let item = reserve_one(&mut d, 1000);
     assert_eq!(d.events(), [], "the last has not arrived");
-    d.tell(News::TakenHeard);
+    d.taken_received();
     assert_eq!(d.events(), [taken(2)], "reserved items are not taken");
-    d.tell(News::TakenHeard);
+    d.taken_received();
     assert_eq!(d.events(), [], "there is nothing new");
     assert!(settle(&mut d, item));
     assert_eq!(d.events(), [taken(3)]);
     take(&mut d, 9);
     assert_eq!(d.events(), [Event::Drained]);
-    d.tell(News::TakenHeard);
+    d.taken_received();
     assert_eq!(d.events(), [taken(9)]);
-    d.tell(News::TakenHeard);
+    d.taken_received();
     assert_eq!(d.events(), []);
 }
 

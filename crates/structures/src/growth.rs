@@ -1,13 +1,69 @@
-//! The time at which a block requests its successor, and its answers until the successor is granted.
+//! How a structure continues in another block: when a block requests its successor, and its answers until
+//! the successor is granted.
 
-use crate::{Answer, Payload, Successor};
-use honeycomb_types::Marks;
+use crate::{Answer, Payload, busy};
+use honeycomb_block::Backing;
+use honeycomb_types::{Marks, Time};
 use honeycomb_wire::Status;
 
 /// Retry delay while the controller cannot be reached, or accepts no changes, in microseconds.
 const RETRY_CONTROLLER_US: u64 = 20_000;
 /// Retry delay while the controller finds the next block, in microseconds.
 const RETRY_SUCCESSOR_US: u64 = 300;
+
+/// The controller's answer to a block that requested a successor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Successor {
+    /// Encoded arguments of a `Moved` reply (`wire::data::MovedArgs`).
+    Ready(Vec<u8>),
+    /// No successor is available; operations that need one get this answer meanwhile.
+    Denied(Status, String),
+}
+
+/// A block of a structure whose router adds blocks at the end.
+///
+/// A block requests its successor early (`wants_successor`) and receives it (`successor`). When data no
+/// longer fits, the block seals itself (`Event::Sealed`). From then on it answers requests for later
+/// positions with `Moved` to the successor. `SuccessorRequest` does this bookkeeping. A block never knows its
+/// position in the structure: it counts from its own start, and clients add the offset.
+///
+/// A sealed block that is empty for good reports it once (`Event::Drained`). When no caller can request one
+/// of its answers again, and if the router shrinks, the block is removed from the map and freed.
+pub trait Growth {
+    /// Whether the block needs a successor and has not requested one yet. The shard sends the request; after
+    /// `true`, it repeats this call only after a refusal in `successor`.
+    fn wants_successor(&mut self) -> bool;
+
+    /// The controller's answer to the request.
+    fn successor(&mut self, block: &mut Backing, now: Time, successor: Successor);
+
+    /// Returns a granted successor that no caller knows yet: the arguments of `Moved` from the grant. `None`
+    /// if there is no such successor, or a caller knows it. The block requests a successor again when it
+    /// needs one.
+    fn give_back(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The bytes that are likely to arrive before the controller has answered a request for a successor, at
+    /// the recent rate of writes and the recent delay of the controller.
+    fn expect(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
+    /// Whether no data can be added to the block any more; `None` while earlier payloads are still arriving.
+    fn is_final(&self) -> Option<bool>;
+
+    /// The current content of the blocks before this one, for a kind with a bound over all its blocks.
+    /// Messages may arrive late, and the content of these blocks only shrinks.
+    fn ahead(&mut self, block: &mut Backing, now: Time, items: u64, bytes: u64) {
+        let _ = (block, now, items, bytes);
+    }
+
+    /// The controller has received the last `Event::Taken`.
+    fn taken_received(&mut self, block: &mut Backing, now: Time) {
+        let _ = (block, now);
+    }
+}
 
 /// The state of the block's successor.
 enum SuccessorState {
@@ -26,8 +82,8 @@ enum SuccessorState {
 
 /// The successor of one block: when to request it, and what to answer until it is granted.
 ///
-/// A block calls `wrote` with every write, implements `Structure::wants_successor` by `wanted`, and passes
-/// `News::Successor` to `set`. When data does not fit, it calls `take`: with the successor it seals itself
+/// A block calls `wrote` with every write, implements `Growth::wants_successor` by `wanted`, and
+/// `Growth::successor` by `set`. When data does not fit, it calls `take`: with the successor it seals itself
 /// and answers `moved`; with a refusal it answers that.
 pub struct SuccessorRequest {
     size: usize,
@@ -166,11 +222,6 @@ impl SuccessorRequest {
 pub fn moved(length: u64, successor: &[u8]) -> Answer {
     let args = successor.to_vec();
     Answer { status: Status::Moved, value: length, args, payload: Payload::None }
-}
-
-/// `Busy`, to retry after this many microseconds.
-pub fn busy(delay_us: u64) -> Answer {
-    Answer { value: delay_us, ..Answer::refuse(Status::Busy, "") }
 }
 
 #[cfg(test)]

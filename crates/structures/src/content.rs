@@ -1,0 +1,82 @@
+//! The content of a block: whether it can leave memory, and how it is written elsewhere.
+
+use crate::{Answer, Fetched, Snapshot};
+use honeycomb_types::Time;
+use honeycomb_wire::Op;
+
+/// Whether a block could be demoted now, and which of its bytes must be written to the lower tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// The block cannot be demoted: an operation is in progress, or the kind does not work in lower tiers.
+    Busy,
+    /// The block's content has this length from the first byte on; more may be appended, and none of these
+    /// bytes changes.
+    Open(usize),
+    /// The block's content has this length from the first byte on, and is final.
+    Final(usize),
+    /// The first bytes, of this length, hold pieces. Each piece stays unchanged in its place until it is
+    /// dropped. New pieces are accepted only in memory: in a lower tier such a block is full.
+    Pieces(usize),
+    /// The block's content has this length from the first byte on, and any of these bytes may change. A
+    /// mutation needs all of them in memory; a read names the ranges that it needs (`ReadBelow`).
+    Whole(usize),
+}
+
+impl Rest {
+    /// The length of the content from the first byte on; none while an operation is in progress.
+    pub fn length(self) -> Option<usize> {
+        match self {
+            Rest::Busy => None,
+            Rest::Open(length) | Rest::Final(length) => Some(length),
+            Rest::Pieces(length) | Rest::Whole(length) => Some(length),
+        }
+    }
+}
+
+/// The content of a block, which is flushed to an object store and demoted to a lower tier.
+///
+/// In a lower tier the structure is called as usual, and refers to bytes that are not in memory only in
+/// answers (`Payload::Block`, `Payload::Parts`). Before the structure writes a payload, the shard reads the
+/// affected bytes back. A `Rest::Whole` block is read back before every mutation, and serves reads by
+/// `ReadBelow`.
+pub trait Content {
+    /// The content of the block, to be written elsewhere. Either the structure is not called afterwards, or
+    /// the shard copies all parts except plain bytes before the next call, and the structure continues:
+    /// committed plain bytes never change. If positions are hashes, only the content in `range`, ends
+    /// included.
+    fn snapshot(&self, range: (u64, u64)) -> Snapshot;
+
+    /// Whether the block could be demoted.
+    fn rests(&self) -> Rest;
+
+    /// For a kind whose blocks are `Rest::Whole`.
+    fn read_below(&self) -> Option<&dyn ReadBelow> {
+        None
+    }
+
+    /// Reports that the block's memory was freed: its content is in a lower tier.
+    fn lowered(&mut self) {}
+
+    /// Announces that the block's server is draining. A block that is referenced by its location does not
+    /// move: it accepts no content until this time, which repeated calls extend, and becomes empty as the
+    /// owners of its content move the content to other blocks. Returns whether the block is of such a kind.
+    fn leave_by_name(&mut self, until: Time) -> bool {
+        let _ = until;
+        false
+    }
+}
+
+/// Operations on a `Rest::Whole` block whose bytes are in a lower tier.
+pub trait ReadBelow {
+    /// Whether a mutation now needs the bytes of the block. If not, the mutation runs while the bytes are in
+    /// a lower tier, or are being moved.
+    fn needs_bytes(&self, op: Op) -> bool {
+        let _ = op;
+        true
+    }
+
+    /// Runs an operation that changes nothing, with those parts of the block that were read. If the operation
+    /// needs other ranges, they are read, and it runs again. The range in its answer (`Payload::Block`) need
+    /// not be among the read parts.
+    fn read_fetched(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer;
+}

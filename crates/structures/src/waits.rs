@@ -1,0 +1,53 @@
+//! Requests that wait at a block, its subscribers, and its timers.
+
+use crate::Ticket;
+use honeycomb_block::Backing;
+use honeycomb_types::Time;
+use honeycomb_wire::Status;
+
+/// A block with requests that wait, subscribers, or work that is due at a time.
+///
+/// If the kind's table says that an operation may wait, the answer `Outcome::Parked` parks it.
+/// `Event::Answered` with its ticket answers it later, at the latest when `tick` is called at `wait_until`
+/// (`Status::NotYet`). `cancel` withdraws it.
+pub trait Waits {
+    /// Withdraws a parked operation. Returns true if the operation was waiting and had no effect: then it
+    /// gets no answer. Returns false if it is already in progress. The withdrawal may make room for other
+    /// operations, so the caller reads `deadline` again, which is then due at once.
+    fn cancel(&mut self, ticket: Ticket) -> bool {
+        let _ = ticket;
+        false
+    }
+
+    /// Ends the waits and reservations that are due.
+    fn tick(&mut self, block: &mut Backing, now: Time);
+
+    /// When `tick` is due next. May be too early, never too late.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Whether subscribers want changes (`Event::Changed`) from now on.
+    fn watch(&mut self, watched: bool) {
+        let _ = watched;
+    }
+
+    /// The number of changes that were not reported, because the block was not watched, since a part of
+    /// another block moved here. With this number, a subscriber that follows the part and subscribes late
+    /// detects whether it missed a change.
+    fn unheard(&self) -> u64 {
+        0
+    }
+
+    /// The answer to `Event::Adopt` of a parked operation. The operation owns the extents or, after a
+    /// refusal, they are dropped now or soon. `Busy` means that no request was sent, and the extents are
+    /// unchanged. `owner` is the number by which the blocks of extents know the owner.
+    fn adopted(
+        &mut self,
+        block: &mut Backing,
+        now: Time,
+        ticket: Ticket,
+        owner: u64,
+        outcome: Result<(), (Status, String)>,
+    ) {
+        let _ = (block, now, ticket, owner, outcome);
+    }
+}
