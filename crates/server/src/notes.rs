@@ -1,8 +1,7 @@
 //! The messages between the threads of a server.
 
 use crate::flush::ControllerRequest;
-use crate::shard::BlockMessage;
-use crate::shard::{BlockOwner, CallerAccess, Effect, MoveWord};
+use crate::shard::{BlockMessage, BlockOwner, CallerAccess, Effect, MoveWord};
 use crate::spill::{IoDone, IoId};
 use honeycomb_block::{Pin, Shared};
 use honeycomb_transport::{ConnId, Detached};

@@ -429,9 +429,9 @@ impl Shard {
     pub fn unsubscribe(&mut self, at: BlockAt, ticket: Ticket) {
         if let Some(slot) = self.slot_at(at)
             && slot.watchers.remove(ticket)
-            && let Some(waits) = slot.structure.waits()
+            && let Some(changes) = slot.structure.changes()
         {
-            waits.watch(false);
+            changes.watch(false);
         }
     }
 
@@ -440,7 +440,7 @@ impl Shard {
         std::mem::take(&mut self.notices)
     }
 
-    /// Announces a request that will run after others of its batch: see `Structure::prefetch`. It is
+    /// Announces a request that will run after others of its batch: see `Ops::prefetch`. It is
     /// authorized later; this call reveals nothing to the caller.
     #[inline]
     pub fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
@@ -451,7 +451,7 @@ impl Shard {
         slot.structure.prefetch(&slot.backing, header.op, args)
     }
 
-    /// See `Structure::prefetch_more`.
+    /// See `Ops::prefetch_more`.
     #[inline]
     pub fn prefetch_more(&self, header: &RequestHeader, hint: u64) {
         if let Some(index) = self.index(header.at.block)
@@ -558,7 +558,7 @@ impl Shard {
             // Without a payload an operation changes none of their bytes.
             Rest::Open(_) | Rest::Final(_) => request.attributes.payload,
             Rest::Whole(_) | Rest::Busy => {
-                slot.read_below().is_none_or(|below| below.needs_bytes(op))
+                slot.lower_tier_reads().is_none_or(|reads| reads.needs_bytes(op))
             }
         };
         if needs { self.warm_up(now, index) } else { Ok(()) }

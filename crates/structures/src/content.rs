@@ -18,7 +18,7 @@ pub enum Rest {
     /// dropped. New pieces are accepted only in memory: in a lower tier such a block is full.
     Pieces(usize),
     /// The block's content has this length from the first byte on, and any of these bytes may change. A
-    /// mutation needs all of them in memory; a read names the ranges that it needs (`ReadBelow`).
+    /// mutation needs all of them in memory; a read names the ranges that it needs (`LowerTierReads`).
     Whole(usize),
 }
 
@@ -38,7 +38,7 @@ impl Rest {
 /// In a lower tier the structure is called as usual, and refers to bytes that are not in memory only in
 /// answers (`Payload::Block`, `Payload::Parts`). Before the structure writes a payload, the shard reads the
 /// affected bytes back. A `Rest::Whole` block is read back before every mutation, and serves reads by
-/// `ReadBelow`.
+/// `LowerTierReads`.
 pub trait Content {
     /// The content of the block, to be written elsewhere. Either the structure is not called afterwards, or
     /// the shard copies all parts except plain bytes before the next call, and the structure continues:
@@ -49,13 +49,13 @@ pub trait Content {
     /// Whether the block could be demoted.
     fn rests(&self) -> Rest;
 
-    /// For a kind whose blocks are `Rest::Whole`.
-    fn read_below(&self) -> Option<&dyn ReadBelow> {
+    /// For a kind whose blocks are `Rest::Whole`; without it such a block is not demoted.
+    fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {
         None
     }
 
     /// Reports that the block's memory was freed: its content is in a lower tier.
-    fn lowered(&mut self) {}
+    fn demoted(&mut self) {}
 
     /// Announces that the block's server is draining. A block that is referenced by its location does not
     /// move: it accepts no content until this time, which repeated calls extend, and becomes empty as the
@@ -67,7 +67,7 @@ pub trait Content {
 }
 
 /// Operations on a `Rest::Whole` block whose bytes are in a lower tier.
-pub trait ReadBelow {
+pub trait LowerTierReads {
     /// Whether a mutation now needs the bytes of the block. If not, the mutation runs while the bytes are in
     /// a lower tier, or are being moved.
     fn needs_bytes(&self, op: Op) -> bool {
@@ -78,5 +78,5 @@ pub trait ReadBelow {
     /// Runs an operation that changes nothing, with those parts of the block that were read. If the operation
     /// needs other ranges, they are read, and it runs again. The range in its answer (`Payload::Block`) need
     /// not be among the read parts.
-    fn read_fetched(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer;
+    fn read(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer;
 }

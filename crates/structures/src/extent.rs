@@ -357,7 +357,7 @@ impl Waits for ExtentBlock {
         if block.floor() == 0 {
             self.shrink.give_back(&mut self.arena, self.size, block, now);
         } else {
-            self.lowered();
+            self.demoted();
         }
         if !self.closed && self.empty_since.is_some_and(|since| since + EXTENTS_IDLE <= now) {
             assert!(self.is_empty(), "INV-39: a block with extents is retired");
@@ -395,7 +395,7 @@ impl Content for ExtentBlock {
     }
 
     /// In a lower tier, the room of dropped extents becomes free only when the block is empty.
-    fn lowered(&mut self) {
+    fn demoted(&mut self) {
         self.arena.forget_slack();
         self.shrink = self.shrink.anew();
     }

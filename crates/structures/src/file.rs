@@ -8,8 +8,9 @@ use crate::carry::{Cart, take_part};
 use crate::moves::Movable;
 use crate::pieces::Pieces;
 use crate::{
-    Answer, Content, Event, Growth, Journaled, Operation, Ops, Outcome, Payload, Rest, Snapshot,
-    Streaming, Structure, Successor, SuccessorRequest, Ticket, Waits, busy, large_limit, moved,
+    Answer, Changes, Content, Event, Growth, Journaled, Operation, Ops, Outcome, Payload, Rest,
+    Snapshot, Streaming, Structure, Successor, SuccessorRequest, Ticket, Waits, busy, large_limit,
+    moved,
 };
 use honeycomb_block::Backing;
 use honeycomb_types::limits::FRAME_MAX;
@@ -66,15 +67,11 @@ impl FileBlock {
         }
     }
 
-    /// As `new`, for a block that a move will fill; 0 for none.
-    pub fn importing(block_size: usize, move_id: u64) -> FileBlock {
-        FileBlock { cart: Cart::importing(move_id), ..FileBlock::new(block_size) }
-    }
-
-    /// The same block with the marks of its prefix.
-    pub fn marked(mut self, marks: Marks) -> FileBlock {
-        self.next.set_marks(marks);
-        self
+    /// As `new`, with the marks of its prefix, for a block that a move will fill; 0 for none.
+    pub fn importing(block_size: usize, marks: Marks, move_id: u64) -> FileBlock {
+        let mut block = FileBlock { cart: Cart::importing(move_id), ..FileBlock::new(block_size) };
+        block.next.set_marks(marks);
+        block
     }
 
     fn length(&self) -> u64 {
@@ -265,6 +262,10 @@ impl Structure for FileBlock {
         Some(self)
     }
 
+    fn changes(&mut self) -> Option<&mut dyn Changes> {
+        Some(self)
+    }
+
     fn content(&self) -> Option<&dyn Content> {
         Some(self)
     }
@@ -358,12 +359,12 @@ impl Streaming for FileBlock {
 }
 
 impl Growth for FileBlock {
-    fn successor(&mut self, _block: &mut Backing, _now: Time, successor: Successor) {
-        self.next.set(successor, self.pieces.tail());
-    }
-
     fn wants_successor(&mut self) -> bool {
         self.seal.is_none() && !self.is_ending() && self.next.wanted(self.pieces.tail())
+    }
+
+    fn successor(&mut self, _block: &mut Backing, _now: Time, successor: Successor) {
+        self.next.set(successor, self.pieces.tail());
     }
 
     fn give_back(&mut self) -> Option<Vec<u8>> {
@@ -392,7 +393,9 @@ impl Waits for FileBlock {
     fn deadline(&self) -> Option<Time> {
         self.cart.deadline(None)
     }
+}
 
+impl Changes for FileBlock {
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
     }

@@ -21,6 +21,9 @@ pub enum Ends {
 }
 
 /// A block whose changes can wait until a journal has them.
+///
+/// Order of calls: `hold_back`, then `to_store` and `stored` by turns; `not_stored` any number of times
+/// between them.
 pub trait Journaled {
     /// Delays from now on the visibility and the answer of every change until it is stored elsewhere. Called
     /// once, on an empty block.

@@ -7,7 +7,7 @@ use crate::extent::ExtentBlock;
 use crate::file::FileBlock;
 use crate::kv::KvBlock;
 use crate::queue::{QueueBlock, QueueBounds};
-use crate::{Marks, Structure};
+use crate::{Arrival, Marks, Movable, Structure};
 use honeycomb_types::limits::BLOCK_SIZE_MIN;
 use honeycomb_types::{BlockId, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Verbs};
 use honeycomb_wire::{MayWait, Op};
@@ -64,8 +64,8 @@ pub trait StructureKind: Send + Sync {
     fn spec(&self) -> KindSpec;
 
     /// An empty structure for one block. The block's bytes are all zero unless the kind `overwrites`. This
-    /// runs between two requests, so it must not take long. `Registry::with` opens one that gets no block, to
-    /// look at its capabilities.
+    /// runs between two requests, so it must not take long. `Registry::with` opens one of the
+    /// smallest block size that gets no block, to look at its capabilities.
     fn open(&self, opening: &Opening) -> Box<dyn Structure>;
 
     /// Whether the kind never reads a byte of a block before it has written it. Its blocks may begin with
@@ -104,23 +104,29 @@ impl Attributes {
     };
 }
 
-/// Refuses a kind whose router or operations need a trait that its blocks do not implement.
+/// Refuses a kind whose router, operations or moves need a trait that its blocks do not implement.
 fn check_capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), InvalidKind> {
     let lacks = |needs: String, name: &str| {
-        let why = format!("{needs}, and its blocks do not implement `{name}`");
+        let why = format!("{needs}, and blocks of '{}' do not return `{name}`", spec.name);
         Err(InvalidKind { code: spec.kind.code(), why })
     };
-    let grows = !matches!(spec.router, Router::HashRange);
-    if grows && block.growth().is_none() {
-        return lacks(format!("blocks are added at the end of a '{}'", spec.name), "Growth");
+    if spec.router.grows() && block.growth().is_none() {
+        return lacks(format!("the router {:?} adds blocks at the end", spec.router), "Growth");
     }
+    let streams = block.streaming().is_some();
     for operation in &spec.operations {
-        if operation.streams && block.streaming().is_none() {
-            return lacks(format!("the payload of '{}' streams", operation.name), "Streaming");
+        if operation.streams && !streams {
+            return lacks(format!("'{}' streams its payload", operation.name), "Streaming");
         }
         if operation.waits && block.waits().is_none() {
             return lacks(format!("'{}' may wait", operation.name), "Waits");
         }
+    }
+    let in_pieces = |movable: &dyn Movable| {
+        Op::ALL.into_iter().any(|op| movable.takes(op) == Some(Arrival::InPieces))
+    };
+    if !streams && block.movable().is_some_and(|movable| in_pieces(movable)) {
+        return lacks("parts of a move arrive in pieces".into(), "Streaming");
     }
     Ok(())
 }
@@ -184,15 +190,14 @@ impl Registry {
         let kinds: [Box<dyn StructureKind>; 4] =
             [Box::new(FileKind), Box::new(QueueKind), Box::new(KvKind), Box::new(ExtentsKind)];
         let registered = kinds.map(|kind| {
-            Arc::new(
-                Registered::new(kind).expect("the protocol's own table of operations is sound"),
-            )
+            Arc::new(Registered::new(kind).expect("the built-in kinds are described correctly"))
         });
         Registry { kinds: registered.into() }
     }
 
     /// This registry and one more kind. Refused if the description is invalid, the code is not that of a
-    /// custom kind, or another kind has the code or the name.
+    /// custom kind, another kind has the code or the name, or its blocks lack a trait that its router or an
+    /// operation needs.
     pub fn with(mut self, kind: impl StructureKind + 'static) -> Result<Registry, InvalidKind> {
         let new = Registered::new(Box::new(kind))?;
         let code = new.spec.kind.code();
@@ -265,7 +270,7 @@ impl StructureKind for FileKind {
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         let Opening { block_size, importing, marks, .. } = *opening;
-        Box::new(FileBlock::importing(block_size, importing).marked(marks))
+        Box::new(FileBlock::importing(block_size, marks, importing))
     }
 
     fn overwrites(&self) -> bool {
@@ -283,7 +288,7 @@ impl StructureKind for QueueKind {
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         let bounds = QueueBounds::from_wire(opening.max_items, opening.max_bytes);
         let Opening { block_size, first, importing, marks, .. } = *opening;
-        Box::new(QueueBlock::importing(block_size, bounds, first, importing).marked(marks))
+        Box::new(QueueBlock::importing(block_size, bounds, first, marks, importing))
     }
 
     fn overwrites(&self) -> bool {
@@ -363,6 +368,37 @@ mod tests {
         assert_eq!(kinds.custom().count(), 0);
     }
 
+    #[test]
+    fn built_in_kinds_have_the_capabilities_of_their_descriptions() {
+        let names = |kind: &dyn StructureKind| {
+            let mut block = kind.open(&Opening::sample());
+            let changing = block.content_mut().is_some();
+            assert_eq!(block.content().is_some(), changing, "both accessors agree");
+            let all = [
+                ("streaming", block.streaming().is_some()),
+                ("growth", block.growth().is_some()),
+                ("waits", block.waits().is_some()),
+                ("changes", block.changes().is_some()),
+                ("content", block.content().is_some()),
+                (
+                    "lower tier reads",
+                    block.content().is_some_and(|c| c.lower_tier_reads().is_some()),
+                ),
+                ("movable", block.movable().is_some()),
+                ("journaled", block.journaled().is_some()),
+                ("adopts", block.adopts().is_some()),
+            ];
+            let has = all.iter().filter(|(_, has)| *has).map(|(name, _)| *name);
+            has.collect::<Vec<_>>().join(", ")
+        };
+        let common = "waits, changes, content";
+        let (grows, reads) = (format!("streaming, growth, {common}"), "lower tier reads, movable");
+        assert_eq!(names(&FileKind), format!("{grows}, movable, journaled"));
+        assert_eq!(names(&QueueKind), format!("{grows}, {reads}"));
+        assert_eq!(names(&KvKind), format!("streaming, {common}, {reads}, adopts"));
+        assert_eq!(names(&ExtentsKind), "streaming, waits, content");
+    }
+
     struct Counter(Router, OperationSpec);
 
     struct CounterBlock;
@@ -400,9 +436,11 @@ mod tests {
             let refused = with(router, operation).expect_err("the capability is missing");
             assert!(refused.why.contains(name), "{refused}");
         };
-        lacks(Router::Index, count(), "`Growth`");
+        for router in [Router::Offset, Router::Ends, Router::Index] {
+            lacks(router, count(), "`Growth`");
+        }
         lacks(Router::HashRange, count().with_streamed_payload(), "`Streaming`");
-        let wait = OperationSpec::read(1, "wait", Route::Each).that_waits();
+        let wait = OperationSpec::read(1, "wait", Route::Key).that_waits();
         lacks(Router::HashRange, wait, "`Waits`");
     }
 

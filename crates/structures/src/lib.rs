@@ -4,9 +4,10 @@
 //! A structure owns the layout of one block's bytes, and a small amount of bookkeeping outside of the block,
 //! which is charged to the block. It does no I/O and has neither clock nor connection. The shard passes it
 //! one operation at a time, so an operation is atomic because one thread runs it. A new structure is an
-//! implementation of `Structure` and `StructureKind` in a crate of its own, registered with the server that
-//! serves it. The built-in structures are registered in the same way and use no other interface. A new
-//! structure needs no other crate than this one; `docs/structures.md` walks through one.
+//! implementation of `StructureKind`, `Structure`, `Ops` and the traits of its capabilities in a crate of its
+//! own, registered with the server that serves it. The built-in structures are registered in the same way
+//! and use no other interface. A new structure needs no other crate than this one; `docs/structures.md` walks
+//! through one.
 //!
 //! A `put()` is executed in `kv` (the table, `kv/mod.rs`), an append in `file` (append-only bytes). Before
 //! both, `lanes` decides whether a mutation is new, a retry or out of order.
@@ -30,7 +31,7 @@ mod snapshot;
 mod waits;
 
 pub use bytes::{Bytes, Fetched};
-pub use content::{Content, ReadBelow, Rest};
+pub use content::{Content, LowerTierReads, Rest};
 pub use extent::ExtentBlock;
 pub use file::FileBlock;
 pub use growth::{Growth, Successor, SuccessorRequest, moved};
@@ -45,7 +46,7 @@ pub use ops::{
 };
 pub use queue::{QueueBlock, QueueBounds};
 pub use snapshot::{ItemSink, Snapshot};
-pub use waits::Waits;
+pub use waits::{Adopts, Changes, Waits};
 
 // Re-exports for structures in other crates, so that they depend on nothing else.
 pub use honeycomb_block::{Backing, Pin, Reclaimer};

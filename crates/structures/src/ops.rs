@@ -1,6 +1,6 @@
 //! The operations of a structure: requests to one block, its answers, and its events.
 
-use crate::{Content, Growth, Journaled, Movable, Waits};
+use crate::{Adopts, Changes, Content, Growth, Journaled, Movable, Waits};
 use honeycomb_block::{Backing, Pin};
 use honeycomb_types::{Route, Time};
 use honeycomb_wire::custom::{Routed, split_args};
@@ -193,7 +193,7 @@ pub enum Event {
     /// The block is empty for good and its successor serves everything after it. It can be freed as soon as
     /// no caller can need its records any more.
     Drained,
-    /// A parked operation requests ownership of these extents; answered by `Waits::adopted`.
+    /// A parked operation requests ownership of these extents; answered by `Adopts::adopted`.
     Adopt(Ticket, Vec<ExtentRef>),
     /// Extents that no longer have an owner, and the owner that had adopted them; 0 if none had.
     DropExtents(u64, Vec<ExtentRef>),
@@ -205,13 +205,14 @@ pub enum Event {
 /// call is atomic and needs no lock. A call must be short, because no other operation of this core runs
 /// meanwhile. Long work is divided into several operations, each of which returns its progress. No call may
 /// block, read a clock or do I/O. The time is an argument, and `Event`s report changes: after every call that
-/// gets the block, the shard takes the events and asks `Growth` and `Waits` what is due.
+/// gets the block, the shard takes the events and calls `Growth::wants_successor` and `Waits::deadline`.
 ///
-/// **Capabilities.** `Ops` is what every structure has. Whatever else it can do is a trait of its own, which
-/// it implements and returns here: payloads that arrive in pieces (`Streaming`), a next block (`Growth`),
-/// waiting requests and timers (`Waits`), content that can leave memory or be written elsewhere (`Content`),
-/// content that moves to another block (`Movable`), and visibility that waits for a journal (`Journaled`).
-/// `Registry::with` refuses a kind whose table or router needs a capability that its blocks do not have.
+/// **Capabilities.** Every structure implements `Ops`. Each other capability is a trait that it implements,
+/// and returns here: payloads that arrive in pieces (`Streaming`), a next block (`Growth`), waiting requests
+/// and timers (`Waits`), subscribers (`Changes`), content that is demoted or written elsewhere (`Content`),
+/// content that moves to another block (`Movable`), visibility that waits for a journal (`Journaled`), and
+/// extents in other blocks (`Adopts`). `Registry::with` refuses a kind whose table or router needs a
+/// capability that its blocks do not have.
 ///
 /// **Memory.** `bytes_used` counts all bytes that hold data, with index and bookkeeping, in the block and
 /// outside of it. Its owner is charged for these bytes, and they must not exceed the block by more than a few
@@ -229,8 +230,13 @@ pub trait Structure: Ops + Send {
         None
     }
 
-    /// For a kind with requests that wait, subscribers, or work that is due at a time.
+    /// For a kind with requests that wait, or work that is due at a time.
     fn waits(&mut self) -> Option<&mut dyn Waits> {
+        None
+    }
+
+    /// For a kind that reports changes to subscribers.
+    fn changes(&mut self) -> Option<&mut dyn Changes> {
         None
     }
 
@@ -239,7 +245,7 @@ pub trait Structure: Ops + Send {
         None
     }
 
-    /// The same, for a change of it.
+    /// As `content`, for calls that change the block.
     fn content_mut(&mut self) -> Option<&mut dyn Content> {
         None
     }
@@ -251,6 +257,11 @@ pub trait Structure: Ops + Send {
 
     /// For a kind whose changes can wait for a journal.
     fn journaled(&mut self) -> Option<&mut dyn Journaled> {
+        None
+    }
+
+    /// For a kind whose operations own extents in other blocks.
+    fn adopts(&mut self) -> Option<&mut dyn Adopts> {
         None
     }
 }
@@ -311,7 +322,7 @@ pub trait Ops {
 /// Payloads that are written into the block as they arrive.
 ///
 /// Order of calls for one payload: `reserve`, then `fill` and `filled` until nothing is left, then `commit`.
-/// `abort` may come at any time before the commit, and undoes all effects. Payloads of several requests
+/// `abort` may be called at any time before the commit, and undoes all effects. Payloads of several requests
 /// arrive at the same time, and differ by their tickets.
 pub trait Streaming {
     /// Makes room for a payload of `length` bytes that will arrive piece by piece. An `Err` contains the

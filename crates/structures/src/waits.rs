@@ -1,11 +1,11 @@
-//! Requests that wait at a block, its subscribers, and its timers.
+//! Requests that wait at a block, its timers, its subscribers, and its extents elsewhere.
 
 use crate::Ticket;
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
 use honeycomb_wire::Status;
 
-/// A block with requests that wait, subscribers, or work that is due at a time.
+/// A block with requests that wait, or work that is due at a time.
 ///
 /// If the kind's table says that an operation may wait, the answer `Outcome::Parked` parks it.
 /// `Event::Answered` with its ticket answers it later, at the latest when `tick` is called at `wait_until`
@@ -24,11 +24,12 @@ pub trait Waits {
 
     /// When `tick` is due next. May be too early, never too late.
     fn deadline(&self) -> Option<Time>;
+}
 
-    /// Whether subscribers want changes (`Event::Changed`) from now on.
-    fn watch(&mut self, watched: bool) {
-        let _ = watched;
-    }
+/// A block that reports changes to subscribers (`Event::Changed`).
+pub trait Changes {
+    /// Whether subscribers want changes from now on.
+    fn watch(&mut self, watched: bool);
 
     /// The number of changes that were not reported, because the block was not watched, since a part of
     /// another block moved here. With this number, a subscriber that follows the part and subscribes late
@@ -36,7 +37,10 @@ pub trait Waits {
     fn unheard(&self) -> u64 {
         0
     }
+}
 
+/// A block whose operations own extents of other blocks (`Event::Adopt`).
+pub trait Adopts {
     /// The answer to `Event::Adopt` of a parked operation. The operation owns the extents or, after a
     /// refusal, they are dropped now or soon. `Busy` means that no request was sent, and the extents are
     /// unchanged. `owner` is the number by which the blocks of extents know the owner.
@@ -47,7 +51,5 @@ pub trait Waits {
         ticket: Ticket,
         owner: u64,
         outcome: Result<(), (Status, String)>,
-    ) {
-        let _ = (block, now, ticket, owner, outcome);
-    }
+    );
 }

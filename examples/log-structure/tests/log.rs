@@ -92,6 +92,7 @@ impl Chain {
                 Event::Sealed { length, successor, .. } => {
                     assert!(successor.is_some() && held.sealed.is_none());
                     held.sealed = Some(length);
+                    assert_eq!(held.structure.growth().unwrap().is_final(), Some(true));
                     grown = Some(held.start + length);
                 }
                 Event::Drained => {

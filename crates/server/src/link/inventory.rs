@@ -3,8 +3,7 @@
 
 use super::requests::cut_off;
 use super::{Link, PendingRequest, TOLD_AT_A_TIME};
-use crate::shard::BlockMessage;
-use crate::shard::{Effect, MoveWord};
+use crate::shard::{BlockMessage, Effect, MoveWord};
 use honeycomb_transport::Net;
 use honeycomb_types::{BlockAt, ShardIx};
 use honeycomb_wire::messages::{HeldBlock, InventoryRequest};

@@ -2,8 +2,7 @@
 
 use super::{Link, PendingRequest};
 use crate::notes::Note;
-use crate::shard::BlockMessage;
-use crate::shard::{Effect, MoveWord};
+use crate::shard::{BlockMessage, Effect, MoveWord};
 use honeycomb_structures::Successor;
 use honeycomb_transport::Net;
 use honeycomb_types::{BlockAt, ServerId, ShardIx, StructureId};

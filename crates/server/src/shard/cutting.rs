@@ -15,8 +15,7 @@
 //! While the block is frozen, and while its owed copy has no room, no time passes for the structure and it
 //! gets no messages: either could serve waiting requests.
 
-use super::BlockMessage;
-use super::{BlockSlot, Shard};
+use super::{BlockMessage, BlockSlot, Shard};
 use crate::kept::KeptBytes;
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, Snapshot, busy};

@@ -64,16 +64,13 @@ impl Shard {
         if self.may_change(now, index).is_err() {
             return self.defer(index, message);
         }
-        let message = match message {
-            BlockMessage::Successor(successor) => {
-                BlockMessage::Successor(self.successor(now, index, successor))
-            }
-            message => message,
-        };
         let slot = self.slots[index].as_mut().expect("looked up just now");
         let Some(growth) = slot.structure.growth() else { return };
         match message {
             BlockMessage::Successor(successor) => {
+                let successor = self.growth_answered(now, index, successor);
+                let slot = self.slots[index].as_mut().expect("looked up just now");
+                let growth = slot.structure.growth().expect("looked up just now");
                 growth.successor(&mut slot.backing, now, successor);
             }
             BlockMessage::Ahead { items, bytes } => {
@@ -85,7 +82,7 @@ impl Shard {
     }
 
     /// Notes when a block may request a successor again, and returns the answer as the block gives it.
-    fn successor(&mut self, now: Time, index: usize, successor: Successor) -> Successor {
+    fn growth_answered(&mut self, now: Time, index: usize, successor: Successor) -> Successor {
         let slot = self.slots[index].as_mut().expect("the caller has found the block");
         slot.told.granted(&successor);
         match successor {
@@ -306,6 +303,8 @@ impl Shard {
             Event::Adopt(ticket, list) => {
                 let waits = self.pending.get(ticket).is_some();
                 debug_assert!(waits, "INV-39: {ticket:?} requests extents, and is not pending");
+                let adopts = slot.structure.adopts().is_some();
+                assert!(adopts, "INV-39: {at:?} requests extents, and cannot get them");
                 self.adopt_extents(now, at, structure, ticket, list);
             }
             Event::DropExtents(owner, list) => self.drop_extents(now, structure, owner, list),

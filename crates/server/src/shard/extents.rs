@@ -453,8 +453,8 @@ impl Shard {
         let failed = failed.filter(|failed| busy(failed) || !Bug::ExtentsUnadopted.active());
         let outcome = failed.map_or(Ok(()), Err);
         let slot = self.slot_at(at).expect("an adoption ends with its block");
-        let waits = slot.structure.waits().expect("the put of an adoption waits here");
-        waits.adopted(&mut slot.backing, now, ticket, owner, outcome);
+        let adopts = slot.structure.adopts().expect("it has requested the extents");
+        adopts.adopted(&mut slot.backing, now, ticket, owner, outcome);
         self.after(now, at);
     }
 

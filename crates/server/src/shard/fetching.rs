@@ -135,8 +135,8 @@ impl Shard {
     ) -> Option<Answer> {
         let slot = self.slots[index].as_deref().expect("the caller has found the block");
         let Fetching { op, args, fetched, .. } = &fetching;
-        let below = slot.read_below().expect("only a whole block is read below memory");
-        let answer = below.read_fetched(fetched, *op, args, fetching.payload());
+        let reads = slot.lower_tier_reads().expect("a block is demoted only with them");
+        let answer = reads.read(fetched, *op, args, fetching.payload());
         let mut wanted = fetching.fetched.take_wanted();
         if let (true, Payload::Block(range)) = (wanted.is_empty(), &answer.payload) {
             if range.is_empty() {

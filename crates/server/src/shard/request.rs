@@ -92,14 +92,14 @@ pub(super) fn subscribe(slot: &mut BlockSlot, ticket: Ticket, grant: Grant, args
         Ok(args) => args,
         Err(e) => return e.into(),
     };
-    let Some(waits) = slot.structure.waits() else {
-        let text = format!("a {} reports no changes", slot.owner.kind);
+    let Some(changes) = slot.structure.changes() else {
+        let text = format!("a '{}' reports no changes", slot.kind.spec().name);
         return Answer::refuse(Status::WrongKind, text);
     };
-    let unheard = waits.unheard();
+    let unheard = changes.unheard();
     match slot.watchers.add(Watcher { ticket, kinds, filter, grant }, unheard) {
         Ok(number) => {
-            waits.watch(true);
+            changes.watch(true);
             Answer::ok(number)
         }
         Err(refusal) => refusal,

@@ -542,8 +542,8 @@ impl Shard {
         let room = std::mem::replace(&mut place.room, MemoryRoom::None);
         place.stay = None;
         if let Some(slot) = self.slots[index].as_deref_mut() {
-            let content = slot.structure.content_mut().expect("what was demoted has content");
-            content.lowered();
+            let content = slot.structure.content_mut().expect("a demoted block has content");
+            content.demoted();
             slot.lanes.leave_block();
         }
         let read_since = None;

@@ -12,7 +12,7 @@ use super::tiers::{Doing, MemoryRoom};
 use super::{BlockSlot, Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, ReadBelow, Rest, busy};
+use honeycomb_structures::{Answer, LowerTierReads, Rest, busy};
 use honeycomb_types::limits::{TIER_CHUNK, WARM_TURN_MAX};
 use honeycomb_types::{BlockAt, Bug, Time};
 use std::collections::VecDeque;
@@ -100,12 +100,16 @@ pub(super) struct Warm {
 impl BlockSlot {
     /// Whether the block could be demoted.
     pub(super) fn rests(&self) -> Rest {
-        self.structure.content().map_or(Rest::Busy, |content| content.rests())
+        let Some(content) = self.structure.content() else { return Rest::Busy };
+        match content.rests() {
+            Rest::Whole(_) if content.lower_tier_reads().is_none() => Rest::Busy,
+            rests => rests,
+        }
     }
 
-    /// The structure as one that is read below memory, if its kind is.
-    pub(super) fn read_below(&self) -> Option<&dyn ReadBelow> {
-        self.structure.content()?.read_below()
+    /// The operations that run while the block is in a lower tier, if the structure has any.
+    pub(super) fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {
+        self.structure.content()?.lower_tier_reads()
     }
 
     /// Whether any of its bytes may change.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod below;
+mod capabilities;
 mod common;
 mod cutting;
 mod extents;

@@ -6,7 +6,7 @@
 
 use super::KvBlock;
 use super::table::Hit;
-use crate::{Answer, Bytes, Content, Fetched, Movable, ReadBelow, Rest, Snapshot};
+use crate::{Answer, Bytes, Content, Fetched, LowerTierReads, Movable, Rest, Snapshot};
 use honeycomb_wire::{Op, key_hash};
 
 /// Bytes that one operation has brought up, about, if it could do with less.
@@ -22,10 +22,10 @@ pub(super) fn unanswered() -> Answer {
 impl Content for KvBlock {
     /// Entries in no particular order, each as: key length u32, value length u32, key, value. The highest bit
     /// of a large value's length is set, and the list of its extents is its value. Deleted values, values
-    /// that are still arriving, and entries outside of `range` are omitted: `range` is the part of the block
-    /// that has not moved to another one, and did not arrive from another one.
+    /// that are still arriving, and entries outside of `range` are omitted: while a part moves, `range`
+    /// decides which of the two blocks writes it.
     fn snapshot(&self, range: (u64, u64)) -> Snapshot {
-        self.take_snapshot(range)
+        self.entries_in(range)
     }
 
     /// Idle while nothing of the block moves, arrives or is discarded.
@@ -37,19 +37,19 @@ impl Content for KvBlock {
         Rest::Whole(self.table.arena.end())
     }
 
-    fn read_below(&self) -> Option<&dyn ReadBelow> {
+    fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {
         Some(self)
     }
 
-    fn lowered(&mut self) {
+    fn demoted(&mut self) {
         self.table.arena.forget_slack();
         self.shrink = self.shrink.anew();
         self.table.lacking = None;
     }
 }
 
-impl ReadBelow for KvBlock {
-    fn read_fetched(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
+impl LowerTierReads for KvBlock {
+    fn read(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
         let result = match op {
             Op::KvGet => self.get(bytes, args),
             Op::KvExists => self.exists(bytes, args),

@@ -32,8 +32,8 @@ mod taking;
 
 use crate::moves::Movable;
 use crate::{
-    Answer, Bytes, Content, Event, Operation, Ops, Outcome, Payload, Streaming, Structure, Ticket,
-    Waits, large_limit,
+    Adopts, Answer, Bytes, Changes, Content, Event, Operation, Ops, Outcome, Payload, Streaming,
+    Structure, Ticket, Waits, large_limit,
 };
 use below::unanswered;
 pub use export::splits_from;
@@ -456,6 +456,14 @@ impl Structure for KvBlock {
         Some(self)
     }
 
+    fn changes(&mut self) -> Option<&mut dyn Changes> {
+        Some(self)
+    }
+
+    fn adopts(&mut self) -> Option<&mut dyn Adopts> {
+        Some(self)
+    }
+
     fn content(&self) -> Option<&dyn Content> {
         Some(self)
     }
@@ -569,17 +577,6 @@ impl Streaming for KvBlock {
 }
 
 impl Waits for KvBlock {
-    fn adopted(
-        &mut self,
-        block: &mut Backing,
-        now: Time,
-        ticket: Ticket,
-        owner: u64,
-        outcome: Result<(), (Status, String)>,
-    ) {
-        self.end_adoption(block, now, ticket, owner, outcome);
-    }
-
     fn tick(&mut self, block: &mut Backing, now: Time) {
         self.table.arena.sweep(block);
         self.look_at_slack(now);
@@ -590,13 +587,28 @@ impl Waits for KvBlock {
     fn deadline(&self) -> Option<Time> {
         self.shrink.due().into_iter().chain(self.adopting.due()).min()
     }
+}
 
+impl Changes for KvBlock {
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
     }
 
     fn unheard(&self) -> u64 {
         self.unheard.unwrap_or(0)
+    }
+}
+
+impl Adopts for KvBlock {
+    fn adopted(
+        &mut self,
+        block: &mut Backing,
+        now: Time,
+        ticket: Ticket,
+        owner: u64,
+        outcome: Result<(), (Status, String)>,
+    ) {
+        self.end_adoption(block, now, ticket, owner, outcome);
     }
 }
 

@@ -14,7 +14,7 @@ const OF_EXTENTS: u32 = 1 << 31;
 
 impl KvBlock {
     /// The entries whose hashes are in `range` (`Content::snapshot`).
-    pub(super) fn take_snapshot(&self, range: (u64, u64)) -> Snapshot {
+    pub(super) fn entries_in(&self, range: (u64, u64)) -> Snapshot {
         let regions = self.table.order.iter().map(|id| &self.table.regions[*id as usize]);
         let logs: Vec<Range<usize>> = regions.map(|region| region.log()).collect();
         let larges = self.table.larges();

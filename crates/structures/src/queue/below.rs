@@ -6,7 +6,7 @@
 //! once, and an emptied block is never written again.
 
 use super::{PLACE, QueueBlock};
-use crate::{Answer, Bytes, Content, Fetched, ReadBelow, Rest, Snapshot};
+use crate::{Answer, Bytes, Content, Fetched, LowerTierReads, Rest, Snapshot};
 use honeycomb_wire::Op;
 use honeycomb_wire::queue::GetArgs;
 use std::ops::Range;
@@ -47,12 +47,12 @@ impl Content for QueueBlock {
         }
     }
 
-    fn read_below(&self) -> Option<&dyn ReadBelow> {
+    fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {
         Some(self)
     }
 }
 
-impl ReadBelow for QueueBlock {
+impl LowerTierReads for QueueBlock {
     fn needs_bytes(&self, op: Op) -> bool {
         match op {
             // It waits, or continues in another block.
@@ -62,7 +62,7 @@ impl ReadBelow for QueueBlock {
         }
     }
 
-    fn read_fetched(&self, bytes: &Fetched, op: Op, args: &[u8], _payload: &[u8]) -> Answer {
+    fn read(&self, bytes: &Fetched, op: Op, args: &[u8], _payload: &[u8]) -> Answer {
         match op {
             Op::QueuePeek => self.peek_fetched(bytes, args),
             Op::QueueLength => self.counts(args),

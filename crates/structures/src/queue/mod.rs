@@ -23,8 +23,8 @@ use crate::carry::{Cart, take_part};
 use crate::moves::Movable;
 use crate::pieces::Pieces;
 use crate::{
-    Answer, Bytes, Content, Event, Growth, Operation, Ops, Outcome, Payload, Streaming, Structure,
-    Successor, SuccessorRequest, Ticket, Waits, busy, large_limit, moved,
+    Answer, Bytes, Changes, Content, Event, Growth, Operation, Ops, Outcome, Payload, Streaming,
+    Structure, Successor, SuccessorRequest, Ticket, Waits, busy, large_limit, moved,
 };
 pub use bounds::QueueBounds;
 use honeycomb_block::Backing;
@@ -135,21 +135,18 @@ impl QueueBlock {
         }
     }
 
-    /// As `new`, for a block that a move will fill; 0 for none.
+    /// As `new`, with the marks of its prefix, for a block that a move will fill; 0 for none.
     pub fn importing(
         block_size: usize,
         bounds: QueueBounds,
         first: bool,
+        marks: Marks,
         move_id: u64,
     ) -> QueueBlock {
         let cart = Cart::importing(move_id);
-        QueueBlock { cart, ..QueueBlock::new(block_size, bounds, first) }
-    }
-
-    /// The same block with the marks of its prefix.
-    pub fn marked(mut self, marks: Marks) -> QueueBlock {
-        self.next.set_marks(marks);
-        self
+        let mut block = QueueBlock { cart, ..QueueBlock::new(block_size, bounds, first) };
+        block.next.set_marks(marks);
+        block
     }
 
     /// Items that were ever put into the block.
@@ -692,6 +689,10 @@ impl Structure for QueueBlock {
         Some(self)
     }
 
+    fn changes(&mut self) -> Option<&mut dyn Changes> {
+        Some(self)
+    }
+
     fn content(&self) -> Option<&dyn Content> {
         Some(self)
     }
@@ -799,6 +800,10 @@ impl Streaming for QueueBlock {
 }
 
 impl Growth for QueueBlock {
+    fn wants_successor(&mut self) -> bool {
+        self.seal.is_none() && self.next.wanted(self.used())
+    }
+
     fn successor(&mut self, block: &mut Backing, now: Time, successor: Successor) {
         let used = self.used();
         self.next.set(successor, used);
@@ -817,10 +822,6 @@ impl Growth for QueueBlock {
     fn taken_received(&mut self, block: &mut Backing, now: Time) {
         self.taken_heard = true;
         self.settle(block, now);
-    }
-
-    fn wants_successor(&mut self) -> bool {
-        self.seal.is_none() && self.next.wanted(self.used())
     }
 
     fn give_back(&mut self) -> Option<Vec<u8>> {
@@ -867,7 +868,9 @@ impl Waits for QueueBlock {
         let due = [self.waiters.due(), self.reserved.due()].into_iter().flatten().min();
         self.cart.deadline(due)
     }
+}
 
+impl Changes for QueueBlock {
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
     }

@@ -5,7 +5,7 @@ use honeycomb_structures::{
     Answer, Event, FileBlock, Growth, Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds,
     Structure, Successor, Waits,
 };
-use honeycomb_types::Time;
+use honeycomb_types::{Marks, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::messages::{MoveDoneRequest, MoveRegionRequest, MoveStateRequest};
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, Items, put_lengths};
@@ -16,12 +16,15 @@ const SIZE: usize = 64 * 1024;
 const MOVE: u64 = 7;
 
 fn file(importing: u64) -> Driver<FileBlock> {
-    Driver::new(SIZE, FileBlock::importing(SIZE, importing))
+    Driver::new(SIZE, FileBlock::importing(SIZE, Marks::default(), importing))
 }
 
 fn queue(items: u64, importing: u64) -> Driver<QueueBlock> {
     let bounds = QueueBounds::from_wire(items, 0);
-    Driver::new(SIZE, QueueBlock::importing(SIZE, bounds, importing == 0, importing))
+    Driver::new(
+        SIZE,
+        QueueBlock::importing(SIZE, bounds, importing == 0, Marks::default(), importing),
+    )
 }
 
 /// Sends everything that is ready, as the shards would.

@@ -390,7 +390,7 @@ fn what_is_refused_leaves_no_extents_behind() {
 #[test]
 fn what_is_carried_takes_the_place_of_its_own_list_alone() {
     let mut d = kv();
-    d.structure.watch(true);
+    d.watch(true);
     let carry = |d: &mut Driver<KvBlock>, old: &[ExtentRef], new: &[ExtentRef]| {
         let (old, list) = (put_extents(old), put_extents(new));
         let put = PutExtents { when: StoredWhen::Still(&old), key: b"k", list: &list };

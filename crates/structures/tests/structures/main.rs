@@ -135,6 +135,11 @@ impl<S: Structure> Driver<S> {
         self.structure.streaming().unwrap().abort(&mut self.block, self.now, ticket);
     }
 
+    /// Whether subscribers want changes from now on.
+    pub(crate) fn watch(&mut self, watched: bool) {
+        self.structure.changes().expect("it reports changes").watch(watched);
+    }
+
     fn hear(&mut self) {
         self.events.extend(std::iter::from_fn(|| self.structure.event()));
     }
@@ -184,8 +189,8 @@ impl<S: Structure> Driver<S> {
         owner: u64,
         outcome: Result<(), (Status, String)>,
     ) {
-        let waits = self.structure.waits().unwrap();
-        waits.adopted(&mut self.block, self.now, ticket, owner, outcome);
+        let adopts = self.structure.adopts().unwrap();
+        adopts.adopted(&mut self.block, self.now, ticket, owner, outcome);
     }
 
     /// Lets time pass.

@@ -157,7 +157,7 @@ impl Model {
     fn new(setup: &Setup) -> Model {
         let bounds = QueueBounds::from_wire(setup.max_items, setup.max_bytes);
         let mut driver = Driver::new(setup.size, QueueBlock::new(setup.size, bounds, setup.first));
-        driver.structure.watch(setup.watched);
+        driver.watch(setup.watched);
         let known = setup.first || bounds == QueueBounds::NONE;
         Model {
             size: setup.size,

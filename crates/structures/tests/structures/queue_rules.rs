@@ -531,7 +531,7 @@ fn what_does_not_parse_is_refused_and_changes_nothing() {
     let mut d = queue();
     put_all(&mut d, &[b"held", b"a", b"b"]);
     let item = reserve_one(&mut d, 1000);
-    d.structure.watch(true);
+    d.watch(true);
     let before = seen(&mut d);
     let (lengths, payload) = batch(&[b"12", b"", b"34567"]);
     let full = encoded(GetArgs { reserve_ms: 5, ..TAKE });

@@ -26,7 +26,7 @@ enum Step {
     Unpin { which: usize },
     Successor { ready: bool },
     Ahead { items: u64, bytes: u64 },
-    TakenHeard,
+    TakenReceived,
     Watch { watched: bool },
     Close,
 }
@@ -90,10 +90,10 @@ fn steps(size: usize) -> impl Strategy<Value = Vec<Step>> {
         3 => (0usize..4).prop_map(|which| Step::Unpin { which }),
         3 => prop::bool::weighted(0.7).prop_map(|ready| Step::Successor { ready }),
         2 => (0u64..8, 0u64..4000).prop_map(|(items, bytes)| Step::Ahead { items, bytes }),
-        2 => Just(Step::TakenHeard),
+        2 => Just(Step::TakenReceived),
         1 => any::<bool>().prop_map(|watched| Step::Watch { watched }),
         1 => prop::bool::weighted(0.3)
-            .prop_map(|close| if close { Step::Close } else { Step::TakenHeard }),
+            .prop_map(|close| if close { Step::Close } else { Step::TakenReceived }),
     ];
     prop::collection::vec(step, steps_in(size, 250))
 }
@@ -442,13 +442,13 @@ impl Model {
                 self.successor(none);
             }
             Step::Ahead { items, bytes } => self.ahead(*items, *bytes),
-            Step::TakenHeard if !self.taken_heard => self.taken_received(),
+            Step::TakenReceived if !self.taken_heard => self.taken_received(),
             Step::Watch { watched } => {
                 self.watched = *watched;
-                self.driver.structure.watch(*watched);
+                self.driver.watch(*watched);
             }
             Step::Close => self.close(),
-            Step::Successor { .. } | Step::TakenHeard => {}
+            Step::Successor { .. } | Step::TakenReceived => {}
         }
     }
 

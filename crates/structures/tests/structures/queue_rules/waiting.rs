@@ -204,7 +204,7 @@ fn changes_are_told_in_their_order() {
     let space = |items| Event::Changed(Change::Space { items });
     put(&mut d, b"x");
     assert_eq!(d.events(), [], "there are no subscriptions");
-    d.structure.watch(true);
+    d.watch(true);
     put_all(&mut d, &[b"a", b"b", b"c"]);
     assert_eq!(d.events(), [data(3)]);
     take(&mut d, 2);
@@ -227,7 +227,7 @@ fn changes_are_told_in_their_order() {
     assert_eq!(d.events(), [data(1)]);
     d.run(Op::QueueClose, &[], &[]);
     assert_eq!(d.events()[0], Event::Changed(Change::Close));
-    d.structure.watch(false);
+    d.watch(false);
     take(&mut d, 1);
     assert_eq!(d.events(), []);
 }
@@ -235,7 +235,7 @@ fn changes_are_told_in_their_order() {
 #[test]
 fn what_a_waiting_get_takes_is_told_as_put_and_taken() {
     let mut d = queue();
-    d.structure.watch(true);
+    d.watch(true);
     wait_to_get(&mut d, 1000, TAKE);
     put(&mut d, b"x");
     let changes: Vec<_> =
