@@ -16,7 +16,7 @@ pub(crate) fn peers_only(access: &CallerAccess) -> Result<(), Answer> {
     Err(Answer::refuse(Status::PermissionDenied, text))
 }
 
-/// Operations that apply to every kind of block.
+/// Operations that are the same for all kinds. A kind that reports no changes refuses `Subscribe` itself.
 fn of_any_kind(op: Op) -> Option<Attributes> {
     if !matches!(op, Op::Subscribe | Op::AckResults | Op::NextBlock) {
         return None;

@@ -5,6 +5,7 @@
 //! lane (`Shard::recall`). The structure then does its work, and `Shard::conclude` keeps the result for
 //! retries.
 
+mod capabilities;
 mod cutting;
 mod events;
 mod extents;

@@ -31,10 +31,10 @@ pub(crate) struct Watchers {
 }
 
 impl Watchers {
-    /// Adds a subscription; returns the number of the last change before it. `unheard` changes happened while
-    /// there was none.
-    pub fn add(&mut self, watcher: Watcher, unheard: u64) -> Result<u64, Answer> {
-        self.changes = self.changes.max(unheard);
+    /// Adds a subscription; returns the number of the last change before it. `unreported` changes happened
+    /// while there was none.
+    pub fn add(&mut self, watcher: Watcher, unreported: u64) -> Result<u64, Answer> {
+        self.changes = self.changes.max(unreported);
         if self.all.len() >= WATCHERS_PER_BLOCK_MAX {
             let text = format!("a block has at most {WATCHERS_PER_BLOCK_MAX} subscriptions");
             return Err(Answer::refuse(Status::LimitExceeded, text));

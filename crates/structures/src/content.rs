@@ -60,7 +60,7 @@ pub trait Content {
     /// Announces that the block's server is draining. A block that is referenced by its location does not
     /// move: it accepts no content until this time, which repeated calls extend, and becomes empty as the
     /// owners of its content move the content to other blocks. Returns whether the block is of such a kind.
-    fn leave_by_name(&mut self, until: Time) -> bool {
+    fn refuse_content_until(&mut self, until: Time) -> bool {
         let _ = until;
         false
     }

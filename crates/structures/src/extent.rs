@@ -400,7 +400,7 @@ impl Content for ExtentBlock {
         self.shrink = self.shrink.anew();
     }
 
-    fn leave_by_name(&mut self, until: Time) -> bool {
+    fn refuse_content_until(&mut self, until: Time) -> bool {
         self.leaves = until;
         true
     }

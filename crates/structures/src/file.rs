@@ -67,8 +67,9 @@ impl FileBlock {
         }
     }
 
-    /// As `new`, with the marks of its prefix, for a block that a move will fill; 0 for none.
-    pub fn importing(block_size: usize, marks: Marks, move_id: u64) -> FileBlock {
+    /// As `new`, with the marks of the block's prefix. `move_id` is the move that will fill the block; 0 for
+    /// none.
+    pub fn opened(block_size: usize, marks: Marks, move_id: u64) -> FileBlock {
         let mut block = FileBlock { cart: Cart::importing(move_id), ..FileBlock::new(block_size) };
         block.next.set_marks(marks);
         block
@@ -372,8 +373,8 @@ impl Growth for FileBlock {
         self.next.give_back(used)
     }
 
-    fn expect(&mut self, bytes: usize) {
-        self.next.expect(bytes);
+    fn expect_bytes(&mut self, bytes: usize) {
+        self.next.expect_bytes(bytes);
     }
 
     fn is_final(&self) -> Option<bool> {

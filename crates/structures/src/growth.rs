@@ -30,8 +30,9 @@ pub enum Successor {
 /// A sealed block that is empty for good reports it once (`Event::Drained`). When no caller can request one
 /// of its answers again, and if the router shrinks, the block is removed from the map and freed.
 pub trait Growth {
-    /// Whether the block needs a successor and has not requested one yet. The shard sends the request; after
-    /// `true`, it repeats this call only after a refusal in `successor`.
+    /// Whether the block needs a successor and has not requested one yet. Called after every change of the
+    /// block; the shard sends a request for each `true`, and so the block returns it once for each request:
+    /// again only after `successor` with a refusal, or after `give_back`.
     fn wants_successor(&mut self) -> bool;
 
     /// The controller's answer to the request.
@@ -46,7 +47,7 @@ pub trait Growth {
 
     /// The bytes that are likely to arrive before the controller has answered a request for a successor, at
     /// the recent rate of writes and the recent delay of the controller.
-    fn expect(&mut self, bytes: usize) {
+    fn expect_bytes(&mut self, bytes: usize) {
         let _ = bytes;
     }
 
@@ -121,7 +122,7 @@ impl SuccessorRequest {
     }
 
     /// Sets the bytes that are expected to arrive before a successor can be granted.
-    pub fn expect(&mut self, bytes: usize) {
+    pub fn expect_bytes(&mut self, bytes: usize) {
         self.expected = bytes;
     }
 

@@ -22,8 +22,8 @@ pub enum Ends {
 
 /// A block whose changes can wait until a journal has them.
 ///
-/// Order of calls: `hold_back`, then `to_store` and `stored` by turns; `not_stored` any number of times
-/// between them.
+/// Order of calls: `hold_back`, then `to_store` at any time until it returns bytes, then `stored` before the
+/// next `to_store`. `not_stored` may be called any number of times before `stored`.
 pub trait Journaled {
     /// Delays from now on the visibility and the answer of every change until it is stored elsewhere. Called
     /// once, on an empty block.

@@ -64,8 +64,8 @@ pub trait StructureKind: Send + Sync {
     fn spec(&self) -> KindSpec;
 
     /// An empty structure for one block. The block's bytes are all zero unless the kind `overwrites`. This
-    /// runs between two requests, so it must not take long. `Registry::with` opens one of the
-    /// smallest block size that gets no block, to look at its capabilities.
+    /// runs between two requests, so it must not take long. A registry also opens a structure of the smallest
+    /// block size, without memory, to inspect its capabilities.
     fn open(&self, opening: &Opening) -> Box<dyn Structure>;
 
     /// Whether the kind never reads a byte of a block before it has written it. Its blocks may begin with
@@ -107,9 +107,16 @@ impl Attributes {
 /// Refuses a kind whose router, operations or moves need a trait that its blocks do not implement.
 fn check_capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), InvalidKind> {
     let lacks = |needs: String, name: &str| {
-        let why = format!("{needs}, and blocks of '{}' do not return `{name}`", spec.name);
+        let why = format!(
+            "{needs}, and blocks of '{}' do not return `{name}`: implement the trait, and return \
+             it from `Structure`",
+            spec.name
+        );
         Err(InvalidKind { code: spec.kind.code(), why })
     };
+    if block.content().is_some() != block.content_mut().is_some() {
+        return lacks("`content` and `content_mut` differ".into(), "Content");
+    }
     if spec.router.grows() && block.growth().is_none() {
         return lacks(format!("the router {:?} adds blocks at the end", spec.router), "Growth");
     }
@@ -196,8 +203,8 @@ impl Registry {
     }
 
     /// This registry and one more kind. Refused if the description is invalid, the code is not that of a
-    /// custom kind, another kind has the code or the name, or its blocks lack a trait that its router or an
-    /// operation needs.
+    /// custom kind, another kind has the code or the name, or its blocks lack a trait that its router, an
+    /// operation or a move needs.
     pub fn with(mut self, kind: impl StructureKind + 'static) -> Result<Registry, InvalidKind> {
         let new = Registered::new(Box::new(kind))?;
         let code = new.spec.kind.code();
@@ -270,7 +277,7 @@ impl StructureKind for FileKind {
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         let Opening { block_size, importing, marks, .. } = *opening;
-        Box::new(FileBlock::importing(block_size, marks, importing))
+        Box::new(FileBlock::opened(block_size, marks, importing))
     }
 
     fn overwrites(&self) -> bool {
@@ -288,7 +295,7 @@ impl StructureKind for QueueKind {
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         let bounds = QueueBounds::from_wire(opening.max_items, opening.max_bytes);
         let Opening { block_size, first, importing, marks, .. } = *opening;
-        Box::new(QueueBlock::importing(block_size, bounds, first, marks, importing))
+        Box::new(QueueBlock::opened(block_size, bounds, first, marks, importing))
     }
 
     fn overwrites(&self) -> bool {
@@ -337,7 +344,7 @@ impl StructureKind for ExtentsKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Answer, Operation, Ops, Outcome};
+    use crate::{Answer, Content, Operation, Ops, Outcome};
     use honeycomb_block::Backing;
 
     struct Named(u8, &'static str);
@@ -425,6 +432,65 @@ mod tests {
         fn bytes_used(&self) -> u64 {
             0
         }
+    }
+
+    /// Blocks of a kv without one of their capabilities.
+    struct Partial {
+        movable: bool,
+        content_mut: bool,
+    }
+
+    struct PartialBlock(Partial, KvBlock);
+
+    impl StructureKind for Partial {
+        fn spec(&self) -> KindSpec {
+            let operations = vec![OperationSpec::read(1, "look", Route::Each)];
+            let kind = Kind::from_code(0x80).expect("a kind");
+            KindSpec { kind, name: "partial".into(), router: Router::HashRange, operations }
+        }
+
+        fn open(&self, opening: &Opening) -> Box<dyn Structure> {
+            let block = KvBlock::new(opening.block_size, opening.start, opening.end, opening.marks);
+            let Partial { movable, content_mut } = *self;
+            Box::new(PartialBlock(Partial { movable, content_mut }, block))
+        }
+    }
+
+    impl Structure for PartialBlock {
+        fn movable(&mut self) -> Option<&mut dyn Movable> {
+            if self.0.movable { self.1.movable() } else { None }
+        }
+
+        fn content(&self) -> Option<&dyn Content> {
+            self.1.content()
+        }
+
+        fn content_mut(&mut self) -> Option<&mut dyn Content> {
+            if self.0.content_mut { self.1.content_mut() } else { None }
+        }
+    }
+
+    impl Ops for PartialBlock {
+        fn apply(&mut self, block: &mut Backing, op: &Operation<'_>, payload: &[u8]) -> Outcome {
+            self.1.apply(block, op, payload)
+        }
+
+        fn bytes_used(&self) -> u64 {
+            self.1.bytes_used()
+        }
+    }
+
+    #[test]
+    fn kind_whose_blocks_get_parts_of_moves_in_pieces_must_stream() {
+        let with =
+            |movable, content_mut| Registry::builtin().with(Partial { movable, content_mut });
+        with(false, true).expect("its blocks do not move");
+        let refused = with(true, true).expect_err("parts of moves arrive in pieces");
+        assert!(
+            refused.why.contains("a move arrive in pieces") && refused.why.contains("`Streaming`")
+        );
+        let refused = with(false, false).expect_err("content is returned for reading only");
+        assert!(refused.why.contains("`content_mut`") && refused.why.contains("`Content`"));
     }
 
     #[test]

@@ -193,7 +193,8 @@ pub enum Event {
     /// The block is empty for good and its successor serves everything after it. It can be freed as soon as
     /// no caller can need its records any more.
     Drained,
-    /// A parked operation requests ownership of these extents; answered by `Adopts::adopted`.
+    /// A parked operation requests ownership of these extents; answered by `Adopts::adopted`, which the
+    /// structure must have.
     Adopt(Ticket, Vec<ExtentRef>),
     /// Extents that no longer have an owner, and the owner that had adopted them; 0 if none had.
     DropExtents(u64, Vec<ExtentRef>),
@@ -204,15 +205,17 @@ pub enum Event {
 /// **Callers.** Only the shard that owns the block calls it: one call at a time, from one thread, so that a
 /// call is atomic and needs no lock. A call must be short, because no other operation of this core runs
 /// meanwhile. Long work is divided into several operations, each of which returns its progress. No call may
-/// block, read a clock or do I/O. The time is an argument, and `Event`s report changes: after every call that
-/// gets the block, the shard takes the events and calls `Growth::wants_successor` and `Waits::deadline`.
+/// block, read a clock or do I/O. The time is an argument, and `Event`s report changes. After a mutation, a
+/// complete payload, a message, a timer or a withdrawn request, the shard takes the events and calls
+/// `Growth::wants_successor` and `Waits::deadline`; after a read, or a piece of a payload, it does not.
 ///
 /// **Capabilities.** Every structure implements `Ops`. Each other capability is a trait that it implements,
 /// and returns here: payloads that arrive in pieces (`Streaming`), a next block (`Growth`), waiting requests
 /// and timers (`Waits`), subscribers (`Changes`), content that is demoted or written elsewhere (`Content`),
 /// content that moves to another block (`Movable`), visibility that waits for a journal (`Journaled`), and
-/// extents in other blocks (`Adopts`). `Registry::with` refuses a kind whose table or router needs a
-/// capability that its blocks do not have.
+/// extents in other blocks (`Adopts`). An accessor gives the same answer for every block of a kind, and at
+/// any time, except that `movable` returns `None` while a block cannot move. `Registry::with` refuses a kind
+/// whose table, router or moves need a capability that its blocks do not have.
 ///
 /// **Memory.** `bytes_used` counts all bytes that hold data, with index and bookkeeping, in the block and
 /// outside of it. Its owner is charged for these bytes, and they must not exceed the block by more than a few
@@ -220,27 +223,27 @@ pub enum Event {
 /// (`Backing::discard`). Bytes that a `Pin` reads cannot be written, so a layout must be able to leave them
 /// in place for a while.
 pub trait Structure: Ops + Send {
-    /// For a kind with an operation whose payload streams.
+    /// Payloads that arrive in pieces; needed by an operation that streams its payload.
     fn streaming(&mut self) -> Option<&mut dyn Streaming> {
         None
     }
 
-    /// For a kind whose router adds blocks at the end.
+    /// The next block; needed by a router that adds blocks at the end.
     fn growth(&mut self) -> Option<&mut dyn Growth> {
         None
     }
 
-    /// For a kind with requests that wait, or work that is due at a time.
+    /// Waiting requests and timers; needed by an operation that may wait.
     fn waits(&mut self) -> Option<&mut dyn Waits> {
         None
     }
 
-    /// For a kind that reports changes to subscribers.
+    /// Subscribers. Without it, `Subscribe` is refused.
     fn changes(&mut self) -> Option<&mut dyn Changes> {
         None
     }
 
-    /// For a kind whose blocks are flushed and demoted.
+    /// Content that is flushed and demoted. Without it, flushes are refused, and the block stays in memory.
     fn content(&self) -> Option<&dyn Content> {
         None
     }
@@ -250,17 +253,18 @@ pub trait Structure: Ops + Send {
         None
     }
 
-    /// For a kind whose content moves to other blocks; none while this block cannot.
+    /// Content that moves to other blocks; `None` also while this block cannot move. Without it, moves are
+    /// refused.
     fn movable(&mut self) -> Option<&mut dyn Movable> {
         None
     }
 
-    /// For a kind whose changes can wait for a journal.
+    /// Changes that wait for a journal. Without it, a journal is refused.
     fn journaled(&mut self) -> Option<&mut dyn Journaled> {
         None
     }
 
-    /// For a kind whose operations own extents in other blocks.
+    /// Extents in other blocks. Without it, `Event::Adopt` is a defect, and ends the server.
     fn adopts(&mut self) -> Option<&mut dyn Adopts> {
         None
     }

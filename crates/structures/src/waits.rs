@@ -34,7 +34,7 @@ pub trait Changes {
     /// The number of changes that were not reported, because the block was not watched, since a part of
     /// another block moved here. With this number, a subscriber that follows the part and subscribes late
     /// detects whether it missed a change.
-    fn unheard(&self) -> u64 {
+    fn unreported(&self) -> u64 {
         0
     }
 }

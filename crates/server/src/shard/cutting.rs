@@ -270,10 +270,10 @@ impl Shard {
         }
     }
 
-    /// Keeps a message for a block that can receive none now.
+    /// Retains a message for a block that must not change now, until its checkpoint ends.
     pub(super) fn defer(&mut self, index: usize, message: BlockMessage) {
         let slot = self.slots[index].as_mut().expect("the caller has found the block");
-        let cut = slot.cut.as_mut().expect("only a block of a snapshot receives nothing");
+        let cut = slot.cut.as_mut().expect("only a block with a checkpoint defers messages");
         cut.deferred.push(message);
     }
 

@@ -39,11 +39,6 @@ pub(super) fn refusal_at_block(status: Status) -> Status {
 }
 
 impl BlockSlot {
-    /// When the structure's timer is due.
-    fn deadline(&mut self) -> Option<Time> {
-        self.structure.waits()?.deadline()
-    }
-
     /// When the block is to be looked at, for anything but its lanes.
     fn due(&mut self) -> Option<Time> {
         let again = self.journal.as_ref().and_then(|journal| journal.due());
@@ -54,23 +49,28 @@ impl BlockSlot {
 }
 
 impl Shard {
-    /// Passes a message of the controller to a block. A block that is gone gets nothing, and one of a kind
-    /// that does not grow has no use for it.
+    /// Passes a message of the controller to a block. A message for a freed block, or for one of a kind
+    /// without `Growth`, is dropped.
     pub fn receive(&mut self, now: Time, at: BlockAt, message: BlockMessage) {
         let Some(index) = self.index(at.block) else { return };
-        if self.slots[index].as_ref().is_none_or(|slot| slot.owner.at != at) {
+        let grows =
+            |slot: &mut Box<BlockSlot>| slot.owner.at == at && slot.structure.growth().is_some();
+        if !self.slots[index].as_mut().is_some_and(grows) {
             return;
         }
         if self.may_change(now, index).is_err() {
             return self.defer(index, message);
         }
+        let message = match message {
+            BlockMessage::Successor(successor) => {
+                BlockMessage::Successor(self.growth_answered(now, index, successor))
+            }
+            message => message,
+        };
         let slot = self.slots[index].as_mut().expect("looked up just now");
-        let Some(growth) = slot.structure.growth() else { return };
+        let growth = slot.structure.growth().expect("looked up just now");
         match message {
             BlockMessage::Successor(successor) => {
-                let successor = self.growth_answered(now, index, successor);
-                let slot = self.slots[index].as_mut().expect("looked up just now");
-                let growth = slot.structure.growth().expect("looked up just now");
                 growth.successor(&mut slot.backing, now, successor);
             }
             BlockMessage::Ahead { items, bytes } => {
@@ -81,7 +81,8 @@ impl Shard {
         self.after(now, at);
     }
 
-    /// Notes when a block may request a successor again, and returns the answer as the block gives it.
+    /// Records the controller's answer to the request for a successor, and returns it with the status for
+    /// the block's callers.
     fn growth_answered(&mut self, now: Time, index: usize, successor: Successor) -> Successor {
         let slot = self.slots[index].as_mut().expect("the caller has found the block");
         slot.told.granted(&successor);
@@ -211,7 +212,7 @@ impl Shard {
         slot.looked = (now, slot.structure.bytes_used());
         let owner = slot.owner;
         if let Some(growth) = slot.structure.growth() {
-            growth.expect(slot.pace.bytes_in(now, delay));
+            growth.expect_bytes(slot.pace.bytes_in(now, delay));
             if now >= slot.ask_after && growth.wants_successor() {
                 let (at, open) = (owner.at, slot.sealed.is_none());
                 debug_assert!(open, "INV-20: {at:?} is sealed, and requests a successor");

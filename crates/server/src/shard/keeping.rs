@@ -2,7 +2,7 @@
 //! that stay in use.
 
 use super::tiers::{BlockResidency, MemoryRoom, Residency};
-use super::{BlockOwner, BlockSlot, Effect, Shard};
+use super::{BlockOwner, Effect, Shard};
 use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_block::Backing;
@@ -33,23 +33,6 @@ impl Kept {
             place: &mut self.place,
             rests,
         }
-    }
-}
-
-impl BlockSlot {
-    /// The content of the block, to be written elsewhere. Of a kv only the part in `range`, ends included.
-    pub(super) fn snapshot(&self, range: (u64, u64)) -> Result<Snapshot, Answer> {
-        let content = self.structure.content().ok_or_else(|| {
-            let text = format!("structures of kind {} cannot be flushed", self.owner.kind.name());
-            Answer::refuse(Status::WrongKind, text)
-        })?;
-        Ok(content.snapshot(range))
-    }
-
-    /// Whether no data can be added to the block any more; `None` while earlier payloads are still arriving.
-    /// A kind without a next block never accepts additions elsewhere.
-    pub(super) fn is_final(&mut self) -> Option<bool> {
-        self.structure.growth().map_or(Some(true), |growth| growth.is_final())
     }
 }
 

@@ -13,7 +13,7 @@ use super::events::refusal_at_block;
 use super::lines::{LineKey, Post, PostPayload};
 use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::{unknown_block, wrong_epoch};
-use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Prepared, Wish};
+use honeycomb_structures::{Answer, Outcome, Parcel, Prepared, Wish};
 use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
 use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::data::MovedArgs;
@@ -214,10 +214,6 @@ impl Moving {
 }
 
 impl BlockSlot {
-    fn movable(&mut self) -> &mut dyn Movable {
-        self.structure.movable().expect("only what can move is asked")
-    }
-
     /// When a move, or what is left of one, wants to be looked at.
     pub(super) fn move_due(&mut self) -> Option<Time> {
         let moving = self.moving.as_ref().and_then(|moving| moving.due());
@@ -390,7 +386,7 @@ impl Shard {
     pub fn evacuate(&mut self, now: Time, at: BlockAt) -> Result<(), Answer> {
         let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
         let content = slot.structure.content_mut();
-        if content.is_some_and(|content| content.leave_by_name(now + EXTENTS_LEAVE_FOR)) {
+        if content.is_some_and(|content| content.refuse_content_until(now + EXTENTS_LEAVE_FOR)) {
             let BlockOwner { job, structure, at, .. } = slot.owner;
             self.effects.push(Effect::ValuesLeave { job, structure, at });
             return Ok(());
@@ -473,8 +469,8 @@ impl Shard {
     ) -> Result<(), Answer> {
         let slot = self.takes_parts(header)?;
         let length = header.payload_len as usize;
-        let (streaming, backing) = slot.streaming();
-        streaming.reserve(backing, operation, length)
+        let Some(streaming) = slot.structure.streaming() else { return Err(cannot_move()) };
+        streaming.reserve(&mut slot.backing, operation, length)
     }
 
     /// The block that such a part is for, if it takes such parts.

@@ -93,11 +93,12 @@ pub(super) fn subscribe(slot: &mut BlockSlot, ticket: Ticket, grant: Grant, args
         Err(e) => return e.into(),
     };
     let Some(changes) = slot.structure.changes() else {
-        let text = format!("a '{}' reports no changes", slot.kind.spec().name);
+        let name = &slot.kind.spec().name;
+        let text = format!("cannot subscribe: blocks of kind '{name}' report no changes");
         return Answer::refuse(Status::WrongKind, text);
     };
-    let unheard = changes.unheard();
-    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }, unheard) {
+    let unreported = changes.unreported();
+    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }, unreported) {
         Ok(number) => {
             changes.watch(true);
             Answer::ok(number)

@@ -3,8 +3,7 @@
 use super::request::{Request, generation_of, record_hash, verdict_of};
 use super::{BlockSlot, CallerAccess, Shard};
 use crate::refusals::{in_progress, refusal_of, revoked};
-use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Streaming, Ticket, Waits};
+use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Ticket, Waits};
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{BlockAt, Bug, Generation, LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::{Mutates, RequestHeader};
@@ -30,12 +29,6 @@ pub(super) struct Pending {
 }
 
 impl BlockSlot {
-    /// The structure as one into which payloads stream, and its block.
-    pub(super) fn streaming(&mut self) -> (&mut dyn Streaming, &mut Backing) {
-        let streaming = self.structure.streaming();
-        (streaming.expect("checked when the kind was registered"), &mut self.backing)
-    }
-
     /// Records the result of a mutation for retries.
     fn record(
         &mut self,

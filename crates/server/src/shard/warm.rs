@@ -12,7 +12,7 @@ use super::tiers::{Doing, MemoryRoom};
 use super::{BlockSlot, Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, LowerTierReads, Rest, busy};
+use honeycomb_structures::{Answer, Rest, busy};
 use honeycomb_types::limits::{TIER_CHUNK, WARM_TURN_MAX};
 use honeycomb_types::{BlockAt, Bug, Time};
 use std::collections::VecDeque;
@@ -95,27 +95,6 @@ pub(super) struct Warm {
     came: Vec<u32>,
     /// Blocks whose writers wait for room, first come.
     pub wanted: VecDeque<BlockAt>,
-}
-
-impl BlockSlot {
-    /// Whether the block could be demoted.
-    pub(super) fn rests(&self) -> Rest {
-        let Some(content) = self.structure.content() else { return Rest::Busy };
-        match content.rests() {
-            Rest::Whole(_) if content.lower_tier_reads().is_none() => Rest::Busy,
-            rests => rests,
-        }
-    }
-
-    /// The operations that run while the block is in a lower tier, if the structure has any.
-    pub(super) fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {
-        self.structure.content()?.lower_tier_reads()
-    }
-
-    /// Whether any of its bytes may change.
-    pub(super) fn is_whole(&self) -> bool {
-        matches!(self.rests(), Rest::Whole(_))
-    }
 }
 
 impl Shard {

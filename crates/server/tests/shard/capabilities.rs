@@ -1,14 +1,26 @@
 //! Requests and messages that need a capability which the kind of a block does not have.
 
 use crate::common::{access, config, owner, shard};
-use honeycomb_server::{BlockMessage, Shard};
-use honeycomb_structures::{Outcome, Successor, Ticket};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, ServerId, ShardIx, Time};
+use honeycomb_block::Backing;
+use honeycomb_server::{BlockMessage, Shard, ShardConfig};
+use honeycomb_structures::{
+    Answer, Content, Opening, Operation, Ops, Outcome, Registry, Rest, Snapshot, Structure,
+    StructureKind, Successor, Ticket,
+};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Kind, KindSpec, OperationSpec, Route, Router, ServerId, ShardIx,
+    TierClass, TierIx, TierSpec, Time,
+};
+use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
 use honeycomb_wire::{Op, RequestHeader, Status};
+use std::sync::Arc;
+use std::time::Duration;
 
 const SERVER: ServerId = ServerId(1);
 const NOW: Time = Time(5_000_000_000);
+const HOLD: Duration = Duration::from_millis(200);
 
 fn block() -> BlockAt {
     BlockAt { block: BlockId::new(SERVER, ShardIx(0), 0), epoch: Epoch(1) }
@@ -16,38 +28,136 @@ fn block() -> BlockAt {
 
 /// A shard with one empty block of this kind.
 fn shard_of(kind: Kind) -> Shard {
-    let mut shard = shard(SERVER, config(64 << 10, 8));
+    shard_with(Registry::builtin(), kind)
+}
+
+/// A shard that serves these kinds and has a lower tier, with one empty block.
+fn shard_with(kinds: Registry, kind: Kind) -> Shard {
+    let disks = vec![TierSpec { class: TierClass::Ssd, blocks: 8 }];
+    let config = ShardConfig { kinds: Arc::new(kinds), disks, ..config(64 << 10, 8) };
+    let mut shard = shard(SERVER, config);
     shard.open(owner(block(), kind, true)).unwrap();
     shard.take_effects();
     shard
 }
 
-/// A kv grows by splits, which its shard plans: nothing follows from the answers that a tail gets.
+/// The name of a block after `block()`, as the controller grants it.
+fn granted() -> BlockMessage {
+    let next = BlockAt { block: BlockId::new(SERVER, ShardIx(0), 1), epoch: Epoch(2) };
+    let (block, epoch, address) = (next.block.0, next.epoch.0, "s:1".into());
+    let entry = MapEntry { start: 0, end: u64::MAX, block, epoch, address };
+    BlockMessage::Successor(Successor::Ready(MovedArgs { version: 2, entry }.encode()))
+}
+
+/// The inventory and the timer of the shard: a message that a block gets changes one of them.
+fn state(shard: &Shard) -> (Option<Time>, String) {
+    (shard.deadline(), format!("{:?}", shard.holdings()))
+}
+
+/// A kv grows by splits. The messages concern kinds whose blocks are added at the end.
 #[test]
-fn a_kv_block_stays_as_it_is_whatever_the_controller_says_about_its_neighbours() {
+fn kv_block_that_receives_growth_messages_is_unchanged() {
     let messages = [
-        BlockMessage::Successor(Successor::Ready(vec![1, 2, 3])),
+        granted(),
         BlockMessage::Successor(Successor::Denied(Status::OutOfMemory, "full".into())),
         BlockMessage::Ahead { items: 5, bytes: 500 },
         BlockMessage::TakenReceived,
     ];
     for message in messages {
         let mut shard = shard_of(Kind::Kv);
-        let before = (shard.deadline(), format!("{:?}", shard.holdings()));
+        let before = state(&shard);
         shard.receive(NOW, block(), message.clone());
         assert_eq!(shard.take_effects(), [], "{message:?}");
-        assert_eq!((shard.deadline(), format!("{:?}", shard.holdings())), before, "{message:?}");
+        assert_eq!(state(&shard), before, "{message:?}");
         assert!(shard.completed().is_none(), "{message:?}");
     }
 }
 
-/// A message to a tail does have effects: the test above could otherwise not fail.
+/// The messages do change a block that grows at the end: the test above could otherwise not fail.
 #[test]
-fn a_file_block_that_gets_a_successor_notes_when_to_return_it() {
+fn file_block_that_is_granted_a_successor_reports_it() {
     let mut shard = shard_of(Kind::File);
-    assert_eq!(shard.deadline(), None);
-    shard.receive(NOW, block(), BlockMessage::Successor(Successor::Ready(vec![1, 2, 3])));
-    assert!(shard.deadline().is_some_and(|due| due > NOW));
+    let (deadline, held) = state(&shard);
+    shard.receive(NOW, block(), granted());
+    assert_eq!(deadline, None);
+    assert!(shard.deadline().is_some_and(|due| due > NOW), "it is returned if nobody needs it");
+    assert_ne!(state(&shard).1, held, "the inventory names the successor");
+}
+
+/// A kind with operations, and with content of which any byte may change if `whole`; no other capability.
+struct Plain {
+    whole: bool,
+}
+
+const PLAIN: u8 = 0x80;
+
+impl StructureKind for Plain {
+    fn spec(&self) -> KindSpec {
+        let kind = Kind::from_code(PLAIN).unwrap();
+        let operations = vec![OperationSpec::read(1, "look", Route::Each)];
+        KindSpec { kind, name: "plain".into(), router: Router::HashRange, operations }
+    }
+
+    fn open(&self, _: &Opening) -> Box<dyn Structure> {
+        Box::new(Plain { whole: self.whole })
+    }
+}
+
+impl Structure for Plain {
+    fn content(&self) -> Option<&dyn Content> {
+        self.whole.then_some(self as &dyn Content)
+    }
+
+    fn content_mut(&mut self) -> Option<&mut dyn Content> {
+        self.whole.then_some(self as &mut dyn Content)
+    }
+}
+
+impl Ops for Plain {
+    fn apply(&mut self, _: &mut Backing, _: &Operation<'_>, _: &[u8]) -> Outcome {
+        Outcome::Done(Answer::ok(1))
+    }
+
+    fn bytes_used(&self) -> u64 {
+        4096
+    }
+}
+
+impl Content for Plain {
+    fn snapshot(&self, _: (u64, u64)) -> Snapshot {
+        Snapshot::plain(4096)
+    }
+
+    fn rests(&self) -> Rest {
+        Rest::Whole(4096)
+    }
+}
+
+fn shard_of_plain(whole: bool) -> Shard {
+    let kinds = Registry::builtin().with(Plain { whole }).unwrap();
+    shard_with(kinds, Kind::from_code(PLAIN).unwrap())
+}
+
+#[test]
+fn block_without_content_refuses_flushes_and_stays_in_use() {
+    let mut shard = shard_of_plain(false);
+    let refused = shard.flush(block(), (0, u64::MAX)).unwrap_err();
+    assert_eq!(refused.status, Status::WrongKind);
+    let refused = shard.stop(NOW, block(), (0, u64::MAX), 1, HOLD).unwrap_err();
+    assert_eq!(refused.status, Status::WrongKind);
+    assert_eq!(shard.lower(block(), TierIx(1)).unwrap_err().status, Status::Busy);
+    assert_eq!(shard.evacuate(NOW, block()).unwrap_err().status, Status::WrongKind);
+    assert!(shard.has_frame_for(block()), "it is where it was");
+}
+
+/// Without `LowerTierReads` nothing could read such a block in a lower tier.
+#[test]
+fn block_of_which_any_byte_may_change_stays_in_memory_without_lower_tier_reads() {
+    let mut shard = shard_of_plain(true);
+    assert_eq!(shard.lower(block(), TierIx(1)).unwrap_err().status, Status::Busy);
+    assert_eq!(shard.take_io().len(), 0);
+    assert!(shard.has_frame_for(block()));
+    shard.flush(block(), (0, u64::MAX)).expect("it has content");
 }
 
 #[test]
@@ -69,5 +179,8 @@ fn a_subscription_to_a_kind_that_reports_no_changes_is_refused_by_name() {
     }
     let refused = subscribe(Kind::Extents);
     assert_eq!(refused.status, Status::WrongKind);
-    assert_eq!(String::from_utf8_lossy(&refused.args), "a 'extents' reports no changes");
+    assert_eq!(
+        String::from_utf8_lossy(&refused.args),
+        "cannot subscribe: blocks of kind 'extents' report no changes"
+    );
 }

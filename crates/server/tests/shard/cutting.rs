@@ -2,11 +2,12 @@
 //! the freeze, whatever changed since (INV-49).
 
 use crate::common::{access, owner};
-use honeycomb_server::{KeptBytes, Shard, VolumeParts};
-use honeycomb_structures::{Answer, Outcome, Ticket};
+use honeycomb_server::{BlockMessage, KeptBytes, Shard, VolumeParts};
+use honeycomb_structures::{Answer, Outcome, Successor, Ticket};
 use honeycomb_types::limits::FLUSH_COPIES_AT_ONCE;
 use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
-use honeycomb_wire::data::ReadArgs;
+use honeycomb_wire::data::{MovedArgs, ReadArgs};
+use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -104,6 +105,28 @@ fn changes_wait_reads_go_on_and_the_cut_is_what_was_there() {
     assert_eq!(written(&w.cut(at)), b"before");
     w.shard.end_copies(w.now, 0, FLUSH);
     assert_eq!(w.shard.take_cut(w.now, at, FLUSH).unwrap_err().status, Status::NotFound);
+}
+
+/// A frozen block gets the controller's messages when it continues, in their order.
+#[test]
+fn messages_to_a_frozen_block_are_received_in_order_when_it_continues() {
+    let mut w = World::new(Kind::File, 1);
+    let at = block(0);
+    assert_eq!(w.run(at, Op::FileAppend, &[], b"before").status, Status::Ok);
+    assert_eq!(w.stop(at), Ok(false));
+    let held = format!("{:?}", w.shard.holdings());
+    let entry = MapEntry { block: 1, epoch: 2, end: u64::MAX, ..MapEntry::default() };
+    let granted = Successor::Ready(MovedArgs { version: 2, entry }.encode());
+    let denied = Successor::Denied(Status::OutOfMemory, "full".into());
+    for successor in [denied, granted] {
+        w.shard.receive(w.now, at, BlockMessage::Successor(successor));
+    }
+    assert_eq!(format!("{:?}", w.shard.holdings()), held, "nothing changes while it is frozen");
+    assert!(w.shard.go_on(w.now, at, FLUSH));
+    assert_ne!(format!("{:?}", w.shard.holdings()), held, "it has the successor");
+    let filling = vec![7; SIZE - 100];
+    assert_eq!(w.run(at, Op::FileAppend, &[], &filling).status, Status::Ok);
+    assert_eq!(w.run(at, Op::FileAppend, &[], &[7; 200]).status, Status::Moved);
 }
 
 #[test]

@@ -28,7 +28,7 @@ impl Content for KvBlock {
         self.entries_in(range)
     }
 
-    /// Idle while nothing of the block moves, arrives or is discarded.
+    /// A block is busy while a part of it moves, arrives or is discarded.
     fn rests(&self) -> Rest {
         let arrives = !self.fills.is_empty() || self.adopting.waits();
         if arrives || !self.can_leave() || !self.table.arena.is_swept() {

@@ -369,7 +369,7 @@ impl KvBlock {
             table.order.splice(..0, order);
             self.start = import.start;
         }
-        self.unheard.get_or_insert(0);
+        self.unreported.get_or_insert(0);
         self.departed.retain(|gone| !gone.meets(import.start, import.end));
         self.calm = self.is_calm();
     }

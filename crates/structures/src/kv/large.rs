@@ -2,7 +2,7 @@
 //!
 //! The entry of such a value stores the owner of the extents (`EXTENT_OWNER` bytes: the put that wrote them)
 //! and their list. When the entry moves, both move with it, and the extents stay. A put of a list is parked
-//! until the blocks of the extents have confirmed its ownership (`Event::Adopt`, `Waits::adopted`): only the
+//! until the blocks of the extents have confirmed its ownership (`Event::Adopt`, `Adopts::adopted`): only the
 //! block of an entry may drop the extents that it names. From then on this block is responsible for them: if
 //! the entry is deleted, or the put is refused later, the block drops them (`Event::DropExtents`).
 //!

@@ -72,7 +72,7 @@ pub struct KvBlock {
     changes: VecDeque<Change>,
     /// The number of changes since the block adopted a range of another one, while this one was not watched:
     /// subscribers of the other block arrive late.
-    unheard: Option<u64>,
+    unreported: Option<u64>,
     marks: Marks,
     /// Whether every hash of the range can be used because no part of it is being moved.
     calm: bool,
@@ -113,7 +113,7 @@ impl KvBlock {
             inline_max: inline_max(block_size as u64) as usize,
             watched: false,
             changes: VecDeque::new(),
-            unheard: None,
+            unreported: None,
             marks,
             calm: true,
             export: None,
@@ -386,8 +386,8 @@ impl KvBlock {
     fn changed(&mut self, change: impl FnOnce() -> Change) {
         if self.watched {
             self.changes.push_back(change());
-        } else if let Some(unheard) = &mut self.unheard {
-            *unheard += 1;
+        } else if let Some(unreported) = &mut self.unreported {
+            *unreported += 1;
         }
     }
 
@@ -594,8 +594,8 @@ impl Changes for KvBlock {
         self.watched = watched;
     }
 
-    fn unheard(&self) -> u64 {
-        self.unheard.unwrap_or(0)
+    fn unreported(&self) -> u64 {
+        self.unreported.unwrap_or(0)
     }
 }
 

@@ -36,8 +36,8 @@ impl Content for QueueBlock {
         })
     }
 
-    /// A request that waits for an item is served as soon as one returns, and one that waits for room as soon
-    /// as there is some: neither can wait for a disk.
+    /// A block is busy while a request waits that the next change may serve: for an item that returns, or for
+    /// room. Such a request cannot wait for a disk.
     fn rests(&self) -> Rest {
         let served = self.waiters.anybody_puts() || self.waiters.first_getter().is_some();
         let settled = self.pieces.is_settled() && self.cart.stays();
@@ -55,7 +55,7 @@ impl Content for QueueBlock {
 impl LowerTierReads for QueueBlock {
     fn needs_bytes(&self, op: Op) -> bool {
         match op {
-            // It waits, or continues in another block.
+            // A get at an empty block waits, or continues in another block.
             Op::QueueGet => self.count > 0,
             Op::QueueClose => false,
             _ => true,

@@ -135,8 +135,9 @@ impl QueueBlock {
         }
     }
 
-    /// As `new`, with the marks of its prefix, for a block that a move will fill; 0 for none.
-    pub fn importing(
+    /// As `new`, with the marks of the block's prefix. `move_id` is the move that will fill the block; 0 for
+    /// none.
+    pub fn opened(
         block_size: usize,
         bounds: QueueBounds,
         first: bool,
@@ -829,8 +830,8 @@ impl Growth for QueueBlock {
         self.next.give_back(used)
     }
 
-    fn expect(&mut self, bytes: usize) {
-        self.next.expect(bytes);
+    fn expect_bytes(&mut self, bytes: usize) {
+        self.next.expect_bytes(bytes);
     }
 
     fn is_final(&self) -> Option<bool> {

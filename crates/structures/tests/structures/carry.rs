@@ -16,15 +16,12 @@ const SIZE: usize = 64 * 1024;
 const MOVE: u64 = 7;
 
 fn file(importing: u64) -> Driver<FileBlock> {
-    Driver::new(SIZE, FileBlock::importing(SIZE, Marks::default(), importing))
+    Driver::new(SIZE, FileBlock::opened(SIZE, Marks::default(), importing))
 }
 
 fn queue(items: u64, importing: u64) -> Driver<QueueBlock> {
     let bounds = QueueBounds::from_wire(items, 0);
-    Driver::new(
-        SIZE,
-        QueueBlock::importing(SIZE, bounds, importing == 0, Marks::default(), importing),
-    )
+    Driver::new(SIZE, QueueBlock::opened(SIZE, bounds, importing == 0, Marks::default(), importing))
 }
 
 /// Sends everything that is ready, as the shards would.

@@ -478,7 +478,7 @@ fn a_block_that_is_to_leave_takes_no_more_and_goes_when_it_is_empty() {
     let id = d.run(Op::ExtentPut, b"", &[3; 100]).value;
     assert_eq!(d.run(Op::ExtentAdopt, &owned(5, &[id]), b""), Answer::ok(0));
     let until = d.now + EXTENTS_LEAVE_FOR;
-    assert!(d.structure.leave_by_name(until));
+    assert!(d.structure.refuse_content_until(until));
     let refused = d.run(Op::ExtentPut, b"", b"x");
     assert_eq!(refused.status, Status::BlockFull);
     assert!(String::from_utf8_lossy(&refused.args).contains("draining"), "{refused:?}");
@@ -491,7 +491,7 @@ fn a_block_that_is_to_leave_takes_no_more_and_goes_when_it_is_empty() {
     let another = d.run(Op::ExtentPut, b"", b"x");
     assert_eq!(another.status, Status::Ok);
     let until = d.now + EXTENTS_LEAVE_FOR;
-    assert!(d.structure.leave_by_name(until));
+    assert!(d.structure.refuse_content_until(until));
     assert_eq!(d.run(Op::ExtentPut, b"", b"x").status, Status::BlockFull);
     d.run(Op::ExtentDrop, &owned(5, &[id, another.value]), b"");
     d.sleep(EXTENTS_IDLE.as_millis() as u64 + 1);

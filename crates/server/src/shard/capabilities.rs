@@ -1,0 +1,61 @@
+//! The capabilities of a block's structure, as the shard uses them (`honeycomb_structures::Structure`).
+
+use super::BlockSlot;
+use honeycomb_block::Backing;
+use honeycomb_structures::{Answer, LowerTierReads, Movable, Rest, Snapshot, Streaming};
+use honeycomb_types::Time;
+use honeycomb_wire::Status;
+
+impl BlockSlot {
+    /// The structure's `Streaming`, and the block's memory. Only for an operation that streams its payload.
+    pub(super) fn streaming(&mut self) -> (&mut dyn Streaming, &mut Backing) {
+        let streaming = self.structure.streaming();
+        (streaming.expect("checked when the kind was registered"), &mut self.backing)
+    }
+
+    /// The structure's `Movable`. Only for a block that takes part in a move.
+    pub(super) fn movable(&mut self) -> &mut dyn Movable {
+        self.structure.movable().expect("a block that takes part in a move is movable")
+    }
+
+    /// When the structure's timer is due.
+    pub(super) fn deadline(&mut self) -> Option<Time> {
+        self.structure.waits()?.deadline()
+    }
+
+    /// Whether no data can be added to the block any more; `None` while earlier payloads are still arriving.
+    /// A block of a kind without `Growth` is always final.
+    pub(super) fn is_final(&mut self) -> Option<bool> {
+        self.structure.growth().map_or(Some(true), |growth| growth.is_final())
+    }
+
+    /// The content of the block, to be written elsewhere. A kv's block returns only the hashes in `range`,
+    /// ends included.
+    pub(super) fn snapshot(&self, range: (u64, u64)) -> Result<Snapshot, Answer> {
+        let content = self.structure.content().ok_or_else(|| {
+            let text = format!("structures of kind {} cannot be flushed", self.owner.kind.name());
+            Answer::refuse(Status::WrongKind, text)
+        })?;
+        Ok(content.snapshot(range))
+    }
+
+    /// Whether the block could be demoted. A block of which any byte may change stays in memory if nothing
+    /// could read it in a lower tier.
+    pub(super) fn rests(&self) -> Rest {
+        let Some(content) = self.structure.content() else { return Rest::Busy };
+        match content.rests() {
+            Rest::Whole(_) if content.lower_tier_reads().is_none() => Rest::Busy,
+            rests => rests,
+        }
+    }
+
+    /// Whether any byte of the block may change.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.rests(), Rest::Whole(_))
+    }
+
+    /// The structure's operations on a `Rest::Whole` block in a lower tier.
+    pub(super) fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {
+        self.structure.content()?.lower_tier_reads()
+    }
+}
