@@ -17,6 +17,7 @@ mod lending;
 mod lines;
 mod moving;
 mod on_disk;
+mod outbox;
 mod owners;
 mod pending;
 mod reading;
@@ -31,6 +32,7 @@ pub use events::BlockMessage;
 pub use journals::{JournalBegin, JournalWrite};
 pub use lines::{LineKey, Post, PostPayload};
 pub use moving::{MoveKey, MoveWord};
+pub use outbox::Effect;
 pub use tiers::TierCounts;
 
 use crate::authorize::{authorize, peers_only, routed_here};
@@ -46,12 +48,13 @@ use honeycomb_structures::{
 use honeycomb_types::limits::RETRY_RECORD_BYTES_MAX;
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
-    ShardIx, StructureId, TierIx, TierSpec, Time, Way,
+    ShardIx, StructureId, TierIx, TierSpec, Time,
 };
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
 use keeping::Kept;
 use moving::DueRelocation;
+use outbox::Outbox;
 use pending::AllPending;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
 use std::cmp::Reverse;
@@ -105,168 +108,6 @@ pub struct BlockOwner {
     pub importing: u64,
     /// Its tier at the start: memory, or a lower one.
     pub tier: TierIx,
-}
-
-/// A request of a shard to another part of the server or to the controller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Request from the controller the block that follows this one.
-    Grow {
-        /// The structure.
-        structure: StructureId,
-        /// The block that requests it.
-        at: BlockAt,
-    },
-    /// Report to the controller that this block was sealed.
-    Sealed {
-        /// The structure.
-        structure: StructureId,
-        /// The block.
-        at: BlockAt,
-        /// Its final length: bytes of a file, items of a queue.
-        length: u64,
-        /// Bytes of a queue's items.
-        bytes: u64,
-        /// The structure was sealed with it.
-        last: bool,
-    },
-    /// Report to the controller the total taken from a queue's block; answered by
-    /// `BlockMessage::TakenReceived`.
-    Taken {
-        /// The structure.
-        structure: StructureId,
-        /// The block.
-        at: BlockAt,
-        /// Items, since the block was opened.
-        items: u64,
-        /// Their bytes.
-        bytes: u64,
-    },
-    /// Return a granted successor to the controller: no caller knows of it.
-    Return {
-        /// The structure.
-        structure: StructureId,
-        /// The block to which it was granted.
-        at: BlockAt,
-        /// The arguments of `Moved` from the grant.
-        successor: Vec<u8>,
-    },
-    /// Request from the controller a block to move to; answered by `MoveWord::Begin`, `Refused` or
-    /// `Unanswered`.
-    BeginMove {
-        /// The structure.
-        structure: StructureId,
-        /// The block that requests it.
-        at: BlockAt,
-        /// The first hash to move.
-        start: u64,
-        /// The kind of the move: split, merge or relocation.
-        way: Way,
-    },
-    /// Report to the controller that another block has all data of a move; answered by `MoveWord::Committed`
-    /// or `NotCommitted`, or cancelled by `NotAsked`. Repeated until then.
-    CommitMove {
-        /// The structure.
-        structure: StructureId,
-        /// The source block.
-        at: BlockAt,
-        /// The move.
-        id: u64,
-        /// The target block.
-        target: BlockAt,
-        /// Bytes that were sent for it.
-        bytes: u64,
-    },
-    /// Report to the controller that a move was cancelled.
-    CancelMove {
-        /// The structure.
-        structure: StructureId,
-        /// The source block.
-        at: BlockAt,
-        /// The move.
-        id: u64,
-    },
-    /// Request from the controller the address of another server; answered by `Shard::server_located`.
-    LocateServer {
-        /// The shard that requests it.
-        shard: ShardIx,
-        /// The server.
-        server: ServerId,
-    },
-    /// Request that the controller remove the block from its structure. Repeated until the block is freed.
-    Retire {
-        /// The structure.
-        structure: StructureId,
-        /// The block.
-        at: BlockAt,
-    },
-    /// Report to the controller that a block in a lower tier is read often and should be promoted; repeated
-    /// later if it is not.
-    Raise {
-        /// The structure.
-        structure: StructureId,
-        /// The block.
-        at: BlockAt,
-    },
-    /// Report to the controller that a block has arrived in its new tier and holds nothing in the old one any
-    /// more; or that it stays where it was.
-    TierChanged {
-        /// The structure.
-        structure: StructureId,
-        /// The block.
-        at: BlockAt,
-        /// Its tier.
-        tier: TierIx,
-    },
-    /// Report to this process that the block's server is draining, and that the large values with parts in
-    /// this block must be moved elsewhere. Repeated while the server drains (`EXTENTS_LEAVE_TELL`).
-    ValuesLeave {
-        /// The job.
-        job: JobId,
-        /// The store.
-        structure: StructureId,
-        /// The block.
-        at: BlockAt,
-    },
-    /// Report to the controller that bytes of a block in a lower tier cannot be read: they are lost.
-    BlockFailed {
-        /// The structure.
-        structure: StructureId,
-        /// The block.
-        at: BlockAt,
-        /// The error of the disk.
-        why: String,
-    },
-}
-
-impl Effect {
-    /// The controller shard to which the effect is addressed.
-    pub fn controller(&self) -> u16 {
-        match *self {
-            Effect::LocateServer { server, .. } => server.controller(),
-            Effect::Grow { at, .. }
-            | Effect::Sealed { at, .. }
-            | Effect::Taken { at, .. }
-            | Effect::Return { at, .. }
-            | Effect::BeginMove { at, .. }
-            | Effect::CommitMove { at, .. }
-            | Effect::CancelMove { at, .. }
-            | Effect::Raise { at, .. }
-            | Effect::TierChanged { at, .. }
-            | Effect::BlockFailed { at, .. }
-            | Effect::ValuesLeave { at, .. }
-            | Effect::Retire { at, .. } => at.block.server().controller(),
-        }
-    }
-
-    /// Whether no inventory of blocks contains the effect: it is retained and sent again until the controller
-    /// has received it.
-    pub fn is_retained(&self) -> bool {
-        matches!(
-            self,
-            Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. }
-        )
-    }
 }
 
 /// The configuration of a shard.
@@ -367,20 +208,15 @@ pub struct Shard {
     unseen: Vec<u32>,
     /// Blocks whose moves continue in steps, in turn: each once.
     steps: VecDeque<u32>,
-    effects: Vec<Effect>,
-    completed: Vec<(Ticket, Answer)>,
-    notices: Vec<(Ticket, u64, Notice)>,
+    out: Outbox,
     /// When the timers of blocks are due.
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// The controller's clock minus the local one, in milliseconds.
     clock_offset_ms: i64,
     /// Backings that a planted defect reuses unscrubbed.
     stale: Vec<Backing>,
-    posts: Vec<Post>,
     /// Whether any block has, or had, a journal.
     has_journals: bool,
-    /// Records to be written.
-    journal_writes: Vec<JournalWrite>,
     /// Copies of freed blocks that clients may still map.
     owed: Vec<lending::OwedCopy>,
     /// Adoptions and drops of extents at other shards.
@@ -406,15 +242,11 @@ impl Shard {
             touched: Vec::new(),
             unseen: Vec::new(),
             steps: VecDeque::new(),
-            effects: Vec::new(),
-            completed: Vec::new(),
-            notices: Vec::new(),
+            out: Outbox::default(),
             timers: BinaryHeap::new(),
             clock_offset_ms: 0,
             stale: Vec::new(),
-            posts: Vec::new(),
             has_journals: false,
-            journal_writes: Vec::new(),
             owed: Vec::new(),
             extents: extents::Extents::default(),
             cuts: cutting::Cuts::default(),
@@ -438,7 +270,7 @@ impl Shard {
 
     /// The pending notices: the subscription of each, its number within the block, and its content.
     pub fn take_notices(&mut self) -> Vec<(Ticket, u64, Notice)> {
-        std::mem::take(&mut self.notices)
+        std::mem::take(&mut self.out.notices)
     }
 
     /// Announces a request that will run after others of its batch: see `Ops::prefetch`. It is
@@ -499,7 +331,7 @@ impl Shard {
             let answer = subscribe(slot, ticket, grant, args);
             // A caller that reaches a sealed block must not wait here for data after the seal.
             if let (Status::Ok, Some((length, successor))) = (answer.status, &slot.sealed) {
-                slot.watchers.hand_over_to(ticket, *length, successor, &mut self.notices);
+                slot.watchers.hand_over_to(ticket, *length, successor, &mut self.out.notices);
             }
             return Outcome::Done(answer);
         }
@@ -715,28 +547,23 @@ impl Shard {
 
     /// The next answer to a request that was parked.
     pub fn completed(&mut self) -> Option<(Ticket, Answer)> {
-        self.completed.pop()
+        self.out.completed.pop()
     }
 
     /// Whether no events, answers or effects are pending: the common case.
     #[inline]
     pub fn is_settled(&self) -> bool {
-        self.completed.is_empty()
-            && self.notices.is_empty()
-            && self.effects.is_empty()
-            && self.posts.is_empty()
-            && self.journal_writes.is_empty()
-            && self.tiers.is_settled()
+        self.out.is_empty() && self.tiers.is_settled()
     }
 
     /// The pending effects.
     pub fn take_effects(&mut self) -> Vec<Effect> {
-        std::mem::take(&mut self.effects)
+        std::mem::take(&mut self.out.effects)
     }
 
     /// Whether any effects are pending.
     pub fn has_effects(&self) -> bool {
-        !self.effects.is_empty()
+        !self.out.effects.is_empty()
     }
 
     /// The bytes of an answer's `Payload::Block`.

@@ -217,7 +217,7 @@ impl Shard {
                 let (at, open) = (owner.at, slot.sealed.is_none());
                 debug_assert!(open, "INV-20: {at:?} is sealed, and requests a successor");
                 slot.asked_at = Some(now);
-                self.effects.push(Effect::Grow { structure: owner.structure, at });
+                self.out.effects.push(Effect::Grow { structure: owner.structure, at });
             }
         }
         if slot.idle_at.is_some_and(|due| due <= now) {
@@ -229,12 +229,12 @@ impl Shard {
             {
                 let BlockOwner { at, structure, .. } = owner;
                 slot.told.gave_back();
-                self.effects.push(Effect::Return { structure, at, successor });
+                self.out.effects.push(Effect::Return { structure, at, successor });
             }
         }
         if slot.retire_at.is_some_and(|due| due <= now) {
             if slot.lanes.is_quiet(now) {
-                self.effects.push(Effect::Retire { structure: owner.structure, at: owner.at });
+                self.out.effects.push(Effect::Retire { structure: owner.structure, at: owner.at });
             }
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
@@ -277,7 +277,7 @@ impl Shard {
                 self.finish(pending, answer);
             }
             Event::Changed(change) => {
-                slot.watchers.changed(change, clock_ms, &mut self.notices);
+                slot.watchers.changed(change, clock_ms, &mut self.out.notices);
             }
             Event::Sealed { length, bytes, successor } => {
                 let last = successor.is_none();
@@ -286,14 +286,14 @@ impl Shard {
                 assert!(same, "INV-23: {at:?} is sealed at {length}, and was at {before:?}");
                 slot.told.sealed(length, bytes, last);
                 if let Some(successor) = successor {
-                    slot.watchers.hand_over(length, &successor, &mut self.notices);
+                    slot.watchers.hand_over(length, &successor, &mut self.out.notices);
                     slot.sealed = Some((length, successor.into()));
                 }
-                self.effects.push(Effect::Sealed { structure, at, length, bytes, last });
+                self.out.effects.push(Effect::Sealed { structure, at, length, bytes, last });
             }
             Event::Taken { items, bytes } => {
                 slot.told.taken(items, bytes);
-                self.effects.push(Effect::Taken { structure, at, items, bytes });
+                self.out.effects.push(Effect::Taken { structure, at, items, bytes });
             }
             Event::Drained => {
                 // Extents have no successor: their block is closed when it has been empty for long enough.

@@ -328,14 +328,14 @@ impl Shard {
                 if *again <= now {
                     *again = now + 2 * AGAIN;
                     let shard = self.config.shard;
-                    self.effects.push(Effect::LocateServer { shard, server });
+                    self.out.effects.push(Effect::LocateServer { shard, server });
                 }
                 let again = *again;
                 return self.extents.look_at(again);
             };
             line.dialled = true;
             let target = block_of(server, shard);
-            self.posts.push(Post::Dial { key: key_of(place), address, target });
+            self.out.posts.push(Post::Dial { key: key_of(place), address, target });
         }
         line.last_used = now;
         while let Some(wanted) = line.waiting.pop_front() {
@@ -346,7 +346,7 @@ impl Shard {
             let args = wanted.args();
             line.sent.push_back(wanted);
             let payload = PostPayload::Bytes(Arc::new([]));
-            self.posts.push(Post::Send { key: key_of(place), op, args, payload });
+            self.out.posts.push(Post::Send { key: key_of(place), op, args, payload });
         }
         self.extents.look_at(now + EXTENTS_IDLE);
     }
@@ -436,7 +436,7 @@ impl Shard {
     fn forget_place(&mut self, now: Time, place: ServerShard) {
         let line = self.extents.lines.remove(&place).expect("the caller found it");
         if line.dialled {
-            self.posts.push(Post::HangUp(key_of(place)));
+            self.out.posts.push(Post::HangUp(key_of(place)));
         }
         for wanted in line.sent.into_iter().chain(line.waiting) {
             self.wanted_answered(now, &wanted, Status::ExtentGone);
@@ -482,7 +482,7 @@ impl Shard {
                 self.pump(now, place);
             } else if line.last_used + EXTENTS_IDLE <= now {
                 if line.dialled {
-                    self.posts.push(Post::HangUp(key_of(place)));
+                    self.out.posts.push(Post::HangUp(key_of(place)));
                 }
                 self.extents.lines.remove(&place);
             }
@@ -497,7 +497,7 @@ impl Shard {
         let ours = |server: &ServerId| server.controller() == controller;
         for (place, line) in lines.extract_if(.., |(server, _), _| ours(server)) {
             if line.dialled {
-                self.posts.push(Post::HangUp(key_of(place)));
+                self.out.posts.push(Post::HangUp(key_of(place)));
             }
         }
         addresses.retain(|server, _| !ours(server));

@@ -227,7 +227,7 @@ impl Shard {
         let fetching = self.tiers.fetching.remove(&number).expect("the caller has found the fetch");
         let ticket = fetching.ticket;
         if let Some(answer) = self.go_on_below(now, number, fetching) {
-            self.completed.push((ticket, answer));
+            self.out.completed.push((ticket, answer));
         }
     }
 

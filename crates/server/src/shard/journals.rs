@@ -136,7 +136,7 @@ impl Shard {
 
     /// Records that are to be written.
     pub fn take_journal_writes(&mut self) -> Vec<JournalWrite> {
-        std::mem::take(&mut self.journal_writes)
+        std::mem::take(&mut self.out.journal_writes)
     }
 
     /// How durable what a request has changed is, once it is answered.
@@ -185,7 +185,7 @@ impl Shard {
         let record = Record { number, start: journal.start, ends };
         let write = JournalWrite { at, object, record, bytes };
         journal.under_way = Some(write.clone());
-        self.journal_writes.push(write);
+        self.out.journal_writes.push(write);
     }
 
     /// Tries again what could not be written.
@@ -194,7 +194,7 @@ impl Shard {
         let Some(journal) = slot.journal.as_deref_mut() else { return };
         if journal.again_at.is_some_and(|due| due <= now) {
             journal.again_at = None;
-            self.journal_writes.extend(journal.under_way.clone());
+            self.out.journal_writes.extend(journal.under_way.clone());
         }
     }
 }

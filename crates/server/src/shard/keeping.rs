@@ -68,7 +68,7 @@ impl Shard {
         self.give_room(rising);
         if raising {
             let (structure, tier) = (owner.structure, place.tier);
-            self.effects.push(Effect::TierChanged { structure, at, tier });
+            self.out.effects.push(Effect::TierChanged { structure, at, tier });
         }
         let kept = Kept { owner, backing, place, bytes: bytes.clone(), mapped };
         self.kept.insert(index, kept);

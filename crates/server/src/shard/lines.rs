@@ -70,7 +70,7 @@ impl PostPayload {
 impl Shard {
     /// The pending posts, in order.
     pub fn take_posts(&mut self) -> Vec<Post> {
-        std::mem::take(&mut self.posts)
+        std::mem::take(&mut self.out.posts)
     }
 
     /// A request on a peer connection was answered.

@@ -307,7 +307,7 @@ impl Shard {
                 let moving = slot.moving.take().expect("looked at above");
                 slot.movable().depart(now, Vec::new());
                 let post = hang_up(slot, &moving);
-                self.posts.push(post);
+                self.out.posts.push(post);
             }
             (
                 MoveWord::NotCommitted(Status::Removed | Status::NotFound | Status::WrongEpoch, _),
@@ -332,7 +332,7 @@ impl Shard {
             MoveWord::Begin { id, .. } => {
                 slot.last_move = slot.last_move.max(id);
                 let (structure, at) = (slot.owner.structure, slot.owner.at);
-                self.effects.push(Effect::CancelMove { structure, at, id });
+                self.out.effects.push(Effect::CancelMove { structure, at, id });
                 None
             }
             // The controller is away, and the question remains.
@@ -388,7 +388,7 @@ impl Shard {
         let content = slot.structure.content_mut();
         if content.is_some_and(|content| content.refuse_content_until(now + EXTENTS_LEAVE_FOR)) {
             let BlockOwner { job, structure, at, .. } = slot.owner;
-            self.effects.push(Effect::ValuesLeave { job, structure, at });
+            self.out.effects.push(Effect::ValuesLeave { job, structure, at });
             return Ok(());
         }
         if slot.structure.movable().is_none() {
@@ -525,7 +525,7 @@ impl Shard {
             Wish::Merge | Wish::Relocate => slot.owner.start,
         };
         let (structure, at, way) = (slot.owner.structure, slot.owner.at, moving.wish.way());
-        self.effects.push(Effect::BeginMove { structure, at, start, way });
+        self.out.effects.push(Effect::BeginMove { structure, at, start, way });
     }
 
     /// Gives back a little of what has departed.
@@ -597,7 +597,7 @@ impl Shard {
         moving.at_first = movable.unsent();
         moving.heard = now;
         let (key, target) = (LineKey::Move(MoveKey { source: slot.owner.at, id }), moving.target);
-        self.posts.push(Post::Dial { key, address, target });
+        self.out.posts.push(Post::Dial { key, address, target });
         self.send_parts(now, index);
     }
 
@@ -715,7 +715,7 @@ impl Shard {
         moving.sent += 1;
         moving.sent_bytes += bytes as u64;
         let key = LineKey::Move(MoveKey { source: slot.owner.at, id: moving.id });
-        self.posts.push(Post::Send { key, op, args, payload });
+        self.out.posts.push(Post::Send { key, op, args, payload });
     }
 
     /// The other block has everything. From here on only the controller's word counts.
@@ -728,7 +728,7 @@ impl Shard {
         // whole ends here, and is not to be left before it has.
         if !whole {
             let to = MovedArgs { version: 0, entry: moving.entry.clone() };
-            slot.watchers.hand_over(0, &to.encode(), &mut self.notices);
+            slot.watchers.hand_over(0, &to.encode(), &mut self.out.notices);
         }
         self.ask_for_commit(now, index);
     }
@@ -740,7 +740,7 @@ impl Shard {
         moving.phase = MovePhase::Committing { again: now + ASK_CONTROLLER_AGAIN, asked };
         let (structure, at) = (slot.owner.structure, slot.owner.at);
         let (id, target, bytes) = (moving.id, moving.target, moving.sent_bytes);
-        self.effects.push(Effect::CommitMove { structure, at, id, target, bytes });
+        self.out.effects.push(Effect::CommitMove { structure, at, id, target, bytes });
     }
 
     fn depart(&mut self, now: Time, index: usize, moved: &MovedArgs) {
@@ -748,13 +748,13 @@ impl Shard {
         let moving = slot.moving.take().expect("the caller has found the move");
         slot.movable().depart(now, moved.encode());
         if slot.movable().as_it_lies() {
-            slot.watchers.hand_over(0, &moved.encode(), &mut self.notices);
+            slot.watchers.hand_over(0, &moved.encode(), &mut self.out.notices);
         }
         if moving.entry.start > slot.owner.start {
             slot.owner.end = moving.entry.start - 1;
         }
         slot.sweep_at = Some(now + SWEEP_AFTER);
-        self.posts.push(hang_up(slot, &moving));
+        self.out.posts.push(hang_up(slot, &moving));
     }
 
     /// Takes a move back; `tell` the controller, which does not know yet.
@@ -766,15 +766,15 @@ impl Shard {
         slot.put_off_leaving(now);
         if tell {
             let (structure, at, id) = (slot.owner.structure, slot.owner.at, moving.id);
-            self.effects.push(Effect::CancelMove { structure, at, id });
+            self.out.effects.push(Effect::CancelMove { structure, at, id });
         }
-        self.posts.push(hang_up(slot, &moving));
+        self.out.posts.push(hang_up(slot, &moving));
     }
 
     /// A block goes: so does its move.
     pub(super) fn end_move(&mut self, slot: &BlockSlot) {
         if let Some(moving) = slot.moving.as_ref().filter(|moving| moving.has_begun()) {
-            self.posts.push(hang_up(slot, moving));
+            self.out.posts.push(hang_up(slot, moving));
         }
     }
 }

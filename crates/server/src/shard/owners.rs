@@ -42,7 +42,7 @@ impl Shard {
         }
         self.reset_extents(controller);
         self.touched.retain(|index| !ours.contains(&(*index as usize)));
-        self.effects.retain(|effect| effect.controller() != controller);
+        self.out.effects.retain(|effect| effect.controller() != controller);
     }
 
     /// Assigns a block to its owner. Idempotent; an owner older than the block's last epoch is refused
@@ -196,7 +196,7 @@ impl Shard {
         assert!(self.held > 0, "INV-40: {at:?} is freed, and no block is held");
         self.held -= 1;
         let text = "the block was freed or has another owner";
-        slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
+        slot.watchers.end(Status::WrongEpoch, text, &mut self.out.notices);
         self.end_move(&slot);
         self.extents.closed(at);
         self.leave_tiers(&mut slot);
@@ -207,7 +207,7 @@ impl Shard {
             self.stale.push(slot.backing);
         }
         for pending in self.pending.take_of(at) {
-            self.completed.push((pending.ticket, wrong_epoch(at)));
+            self.out.completed.push((pending.ticket, wrong_epoch(at)));
         }
     }
 
@@ -221,7 +221,7 @@ impl Shard {
             }
             slot.owner.generation = slot.owner.generation.max(generation);
             let (at, current) = (slot.owner.at, slot.owner.generation);
-            slot.watchers.revoke(current, &mut self.notices);
+            slot.watchers.revoke(current, &mut self.out.notices);
             self.revoke_waiting(at, current);
         }
     }

@@ -145,7 +145,7 @@ impl Shard {
             failed => {
                 let waits = self.tiers.readings.remove(&reading).expect("looked up above");
                 let answer = self.not_read(waits.at, waits.written, failed);
-                return self.completed.push((waits.ticket, answer));
+                return self.out.completed.push((waits.ticket, answer));
             }
         }
         let Reading { ticket, at, generation, head, parts, .. } =
@@ -154,7 +154,7 @@ impl Shard {
             Ok(_) => head.with(put_together(parts)),
             Err(refusal) => refusal,
         };
-        self.completed.push((ticket, answer));
+        self.out.completed.push((ticket, answer));
     }
 
     /// The block of an operation that waited for what it reads: it was judged when it came, and what was
@@ -182,7 +182,7 @@ impl Shard {
                 };
                 let structure = slot.owner.structure;
                 let text = format!("block {} cannot be read from its disk: {why}", at.block);
-                self.effects.push(Effect::BlockFailed { structure, at, why });
+                self.out.effects.push(Effect::BlockFailed { structure, at, why });
                 Answer::refuse(Status::DataLost, text)
             }
             // Nothing is lost: who asks has until the end of its own patience.

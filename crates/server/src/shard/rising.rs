@@ -56,7 +56,7 @@ impl Shard {
             && slot.place.heat.read(now, bytes, length)
         {
             let (structure, at) = (slot.owner.structure, slot.owner.at);
-            self.effects.push(Effect::Raise { structure, at });
+            self.out.effects.push(Effect::Raise { structure, at });
         }
     }
 
@@ -73,7 +73,7 @@ impl Shard {
         if let Some(disk) = disk {
             self.leave_disk(below, disk);
         }
-        self.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
+        self.out.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
         // Who waits for its room has it in the next tick, which is due at once.
         self.tiers.look_again = Some(Time::ZERO);
     }
@@ -148,7 +148,7 @@ impl Shard {
                 below
             }
         };
-        self.effects.push(Effect::TierChanged { structure, at, tier });
+        self.out.effects.push(Effect::TierChanged { structure, at, tier });
         self.warm_next(now);
     }
 }

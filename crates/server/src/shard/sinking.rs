@@ -161,7 +161,7 @@ impl Shard {
         let sinking = place.sinking.take().expect("looked at above");
         if sinking.failed {
             self.tiers.leave(sinking.to, sinking.slot, self.config.block_size);
-            return self.effects.push(Effect::TierChanged { structure, at, tier: below });
+            return self.out.effects.push(Effect::TierChanged { structure, at, tier: below });
         }
         self.tiers.next += 1;
         let written = self.tiers.next;
@@ -177,6 +177,6 @@ impl Shard {
         if Bug::ArrivalUnreported.active() {
             return;
         }
-        self.effects.push(Effect::TierChanged { structure, at, tier: sinking.to });
+        self.out.effects.push(Effect::TierChanged { structure, at, tier: sinking.to });
     }
 }

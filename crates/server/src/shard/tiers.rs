@@ -517,7 +517,7 @@ impl Shard {
             let left = if backing.floor() == 0 { place.disk_left() } else { None };
             if framed {
                 let lowered = TierIx::MEMORY;
-                self.effects.push(Effect::TierChanged { structure, at, tier: lowered });
+                self.out.effects.push(Effect::TierChanged { structure, at, tier: lowered });
             }
             if let Some(left) = left {
                 self.leave_disk(tier, left);
@@ -582,7 +582,7 @@ impl Shard {
         for FreedAfterRead { at, structure, room, tier, .. } in self.take_freed(now) {
             self.give_room(room);
             if room == MemoryRoom::Frame {
-                self.effects.push(Effect::TierChanged { structure, at, tier });
+                self.out.effects.push(Effect::TierChanged { structure, at, tier });
             }
         }
         let size = self.config.block_size;
@@ -668,7 +668,7 @@ impl Shard {
         gone.extend(fetching.map(|(n, fetching)| (n, fetching.ticket)));
         // In the order in which they came (INV-35).
         gone.sort_unstable();
-        self.completed.extend(gone.into_iter().map(|(_, ticket)| (ticket, wrong_epoch(at))));
+        self.out.completed.extend(gone.into_iter().map(|(_, ticket)| (ticket, wrong_epoch(at))));
     }
 
     /// The block of this index, of a structure or kept.

@@ -84,7 +84,7 @@ impl Shard {
         let old: Vec<Pending> = self.pending.iter().filter(old).copied().collect();
         for pending in old {
             if self.give_up_waiting(pending) {
-                self.completed.push((pending.ticket, revoked()));
+                self.out.completed.push((pending.ticket, revoked()));
             }
         }
     }
@@ -114,7 +114,7 @@ impl Shard {
                 && self.give_up_waiting(earlier)
             {
                 let text = "the request was repeated on another connection";
-                self.completed.push((earlier.ticket, in_progress(text)));
+                self.out.completed.push((earlier.ticket, in_progress(text)));
                 let slot = self.slots[index].as_mut().expect("located");
                 verdict = verdict_of(slot, now, access, header);
             }
@@ -192,7 +192,7 @@ impl Shard {
         {
             slot.record(pending.session, pending.lane, pending.sequence, pending.hash, &answer);
         }
-        self.completed.push((pending.ticket, answer));
+        self.out.completed.push((pending.ticket, answer));
     }
 
     fn grant_ends_first(&self, now: Time, access: &CallerAccess, header: &RequestHeader) -> bool {

@@ -321,7 +321,7 @@ impl Shard {
             let structure = slot.owner.structure;
             match done {
                 IoDone::Failed(why) => {
-                    self.effects.push(Effect::BlockFailed { structure, at, why });
+                    self.out.effects.push(Effect::BlockFailed { structure, at, why });
                 }
                 IoDone::Away(_) => {} // Its writer comes again.
                 _ => unreachable!("it was to be read"),
