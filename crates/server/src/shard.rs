@@ -8,14 +8,15 @@
 mod capabilities;
 mod cutting;
 mod events;
+mod export;
 mod extents;
 mod fetching;
 mod full;
+mod import;
 mod journals;
 mod keeping;
 mod lending;
 mod lines;
-mod moving;
 mod on_disk;
 mod outbox;
 mod owners;
@@ -29,9 +30,9 @@ mod waiting;
 mod warm;
 
 pub use events::BlockMessage;
+pub use export::{MoveKey, MoveWord};
 pub use journals::{JournalBegin, JournalWrite};
 pub use lines::{LineKey, Post, PostPayload};
-pub use moving::{MoveKey, MoveWord};
 pub use outbox::Effect;
 pub use tiers::TierCounts;
 
@@ -40,6 +41,7 @@ use crate::holdings::ReportedState;
 use crate::pace::{Delay, Pace};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
+use export::Exports;
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
     Answer, Arrival, Attributes, LaneRoom, Lanes, Outcome, Registered, Registry, Rest, Structure,
@@ -53,7 +55,6 @@ use honeycomb_types::{
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
 use keeping::Kept;
-use moving::DueRelocation;
 use outbox::Outbox;
 use pending::AllPending;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
@@ -165,14 +166,7 @@ struct BlockSlot {
     watchers: Watchers,
     /// For a sealed block, its length and the arguments of `Moved` to its successor.
     sealed: Option<(u64, Box<[u8]>)>,
-    /// The present move of which the block is the source.
-    moving: Option<Box<moving::Moving>>,
-    /// Number of the last move that this block began.
-    last_move: u64,
-    /// When to continue freeing data that has moved away.
-    sweep_at: Option<Time>,
-    /// State of the block's departure from a draining server.
-    leaving: Option<DueRelocation>,
+    exports: Exports,
     told: ReportedState,
     /// The copy that clients map, which then serves the block as well.
     shared: Option<Shared>,
@@ -206,7 +200,7 @@ pub struct Shard {
     touched: Vec<u32>,
     /// Blocks that have changed since they were inspected: each once.
     unseen: Vec<u32>,
-    /// Blocks whose moves continue in steps, in turn: each once.
+    /// Blocks whose exports continue in steps, in turn: each once.
     steps: VecDeque<u32>,
     out: Outbox,
     /// When the timers of blocks are due.

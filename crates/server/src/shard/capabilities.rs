@@ -2,7 +2,7 @@
 
 use super::BlockSlot;
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, LowerTierReads, Movable, Rest, Snapshot, Streaming};
+use honeycomb_structures::{Answer, LowerTierReads, Rest, Snapshot, Streaming};
 use honeycomb_types::Time;
 use honeycomb_wire::Status;
 
@@ -11,11 +11,6 @@ impl BlockSlot {
     pub(super) fn streaming(&mut self) -> (&mut dyn Streaming, &mut Backing) {
         let streaming = self.structure.streaming();
         (streaming.expect("checked when the kind was registered"), &mut self.backing)
-    }
-
-    /// The structure's `Movable`. Only for a block that takes part in a move.
-    pub(super) fn movable(&mut self) -> &mut dyn Movable {
-        self.structure.movable().expect("a block that takes part in a move is movable")
     }
 
     /// When the structure's timer is due.

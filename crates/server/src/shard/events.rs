@@ -42,7 +42,7 @@ impl BlockSlot {
     /// When the block is to be looked at, for anything but its lanes.
     fn due(&mut self) -> Option<Time> {
         let again = self.journal.as_ref().and_then(|journal| journal.due());
-        let own = [self.deadline(), self.retire_at, self.idle_at, self.move_due()];
+        let own = [self.deadline(), self.retire_at, self.idle_at, self.exports_due()];
         let due = own.into_iter().chain([again]).flatten().min();
         self.cut.as_ref().map_or(due, |cut| cut.due(due))
     }
@@ -156,7 +156,7 @@ impl Shard {
             }
             let at = slot.owner.at;
             self.write_again(now, index as usize);
-            self.sweep_moved(now, index as usize);
+            self.sweep_exported(now, index as usize);
             self.after(now, at);
         }
     }
@@ -238,7 +238,7 @@ impl Shard {
             }
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
-        self.look_at_moves(now, index);
+        self.look_at_exports(now, index);
         self.look_at_tiers(index);
         self.arm(index);
     }

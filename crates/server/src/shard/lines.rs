@@ -1,10 +1,10 @@
-//! Peer connections from a shard to others, with the cluster's token: one for each move (`moving.rs`), and
+//! Peer connections from a shard to others, with the cluster's token: one for each move (`export`), and
 //! one to each shard that has extents (`extents.rs`).
 //! This module does no I/O: it returns outgoing requests as `Post`, in order, and receives the answers as
 //! calls.
 
 use super::Shard;
-use super::moving::MoveKey;
+use super::export::MoveKey;
 use honeycomb_types::{BlockAt, ServerId, ShardIx, Time};
 use honeycomb_wire::{Op, Status};
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
 //! The owners of blocks: a block is opened for its owner, closed, and freed.
 
+use super::export::Exports;
 use super::tiers::{Residency, tenant_of};
 use super::{BlockOwner, BlockSlot, Shard, ShardConfig};
 use crate::holdings::ReportedState;
@@ -137,10 +138,7 @@ impl Shard {
             retire_at: None,
             watchers: Watchers::default(),
             sealed: None,
-            moving: None,
-            last_move: 0,
-            sweep_at: None,
-            leaving: None,
+            exports: Exports::default(),
             told: ReportedState::default(),
             shared: None,
             place: Residency::opened(owner.tier),
@@ -149,7 +147,7 @@ impl Shard {
         }));
         // From here on the block's moves are checked, so that even its first request, if it fills the block,
         // waits for a part to move and is not refused.
-        self.look_at_moves(Time::ZERO, index);
+        self.look_at_exports(Time::ZERO, index);
         self.arm(index);
         Ok(())
     }
@@ -197,7 +195,7 @@ impl Shard {
         self.held -= 1;
         let text = "the block was freed or has another owner";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.out.notices);
-        self.end_move(&slot);
+        self.end_exports(&slot);
         self.extents.closed(at);
         self.leave_tiers(&mut slot);
         if let Some(copy) = slot.shared.take() {

@@ -436,7 +436,7 @@ impl Shard {
     pub(super) fn go_down(&mut self, index: usize) -> Result<(), &'static str> {
         let size = self.config.block_size;
         // It may be granted the move that it asked for at any moment, and moves what is in memory.
-        if self.slots[index].as_ref().is_some_and(|slot| slot.is_held_by_move()) {
+        if self.slots[index].as_ref().is_some_and(|slot| slot.exports.needs_memory()) {
             return Err("the block is being moved, or has requested a move");
         }
         let BlockResidency { owner, backing, place, rests } = self.lies(index);

@@ -204,7 +204,7 @@ impl Shard {
         let idle = |slot: &&BlockSlot| {
             let settled = slot.rests() != Rest::Busy;
             let still = slot.place.rising.is_none() && slot.place.down.is_none();
-            settled && still && !slot.is_held_by_move()
+            settled && still && !slot.exports.needs_memory()
         };
         let may_leave = |slot: &&BlockSlot| slot.place.stay.map_or(Time::ZERO, |stay| stay.ends());
         let Some(next) = here().filter(idle).map(|slot| may_leave(&slot)).min() else { return };
@@ -233,7 +233,7 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
         let (owner, tier) = (slot.owner, slot.place.tier);
         let (length, floor) = match slot.rests() {
-            Rest::Open(length) | Rest::Final(length) if slot.leaving.is_some() => (length, 0),
+            Rest::Open(length) | Rest::Final(length) if slot.exports.is_departing() => (length, 0),
             Rest::Open(length) => (length, length / TIER_CHUNK * TIER_CHUNK),
             Rest::Whole(length) => (length, 0),
             Rest::Busy | Rest::Final(_) | Rest::Pieces(_) => return,
@@ -300,7 +300,7 @@ impl Shard {
         let Some(slot) = self.slots[index].as_deref() else { return };
         let place = &slot.place;
         if place.room == MemoryRoom::Warm
-            && slot.leaving.is_none()
+            && !slot.exports.is_departing()
             && place.down.is_none()
             && place.rising.is_none()
             && matches!(slot.rests(), Rest::Final(_))

@@ -1,0 +1,119 @@
+//! Imports: the target block of a move.
+//!
+//! A target gets the parts as requests of the source's server. The controller announces the move before the
+//! first part, and decides afterwards whether the range belongs to the target.
+
+use super::export::cannot_move;
+use super::{BlockSlot, Shard};
+use crate::refusals::{unknown_block, wrong_epoch};
+use honeycomb_structures::{Answer, Operation, Outcome};
+use honeycomb_types::{BlockAt, Time};
+use honeycomb_wire::messages::MoveLanesRequest;
+use honeycomb_wire::{Field, Op, RequestHeader, Status};
+
+impl Shard {
+    /// Announces that a neighbour will send its range to a block. Idempotent.
+    pub fn begin_import(
+        &mut self,
+        at: BlockAt,
+        id: u64,
+        start: u64,
+        end: u64,
+    ) -> Result<(), Answer> {
+        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
+        if !slot.place.is_workable(&slot.backing) {
+            return Err(Answer::refuse(
+                Status::Busy,
+                "the block is in a lower tier, or is being demoted",
+            ));
+        }
+        movable.begin_import(id, start, end)
+    }
+
+    /// Ends an import: from now on the block owns the received range, or the range is dropped. Idempotent.
+    pub fn end_import(
+        &mut self,
+        now: Time,
+        at: BlockAt,
+        id: u64,
+        commit: bool,
+    ) -> Result<(), Answer> {
+        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
+        if let (Some((start, end)), true) = (movable.imports(id), commit) {
+            slot.owner.start = slot.owner.start.min(start);
+            slot.owner.end = slot.owner.end.max(end);
+        }
+        movable.end_import(&mut slot.backing, now, id, commit);
+        self.after(now, at);
+        Ok(())
+    }
+
+    /// Applies a part of a move with a complete payload.
+    pub(super) fn part(
+        &mut self,
+        now: Time,
+        header: &RequestHeader,
+        args: &[u8],
+        payload: &[u8],
+        operation: &Operation<'_>,
+    ) -> Answer {
+        let slot = match self.takes_parts(header) {
+            Ok(slot) => slot,
+            Err(refusal) => return refusal,
+        };
+        if header.op == Op::MoveLanes {
+            return adopt(slot, now, args, payload).unwrap_or_else(|refusal| refusal);
+        }
+        let outcome = slot.structure.apply(&mut slot.backing, operation, payload);
+        self.after(now, header.at);
+        match outcome {
+            Outcome::Done(answer) => answer,
+            Outcome::Parked => unreachable!("a part of a move does not wait"),
+        }
+    }
+
+    /// Makes room for a part of a move whose payload is still arriving.
+    pub(super) fn begin_part(
+        &mut self,
+        header: &RequestHeader,
+        operation: &Operation<'_>,
+    ) -> Result<(), Answer> {
+        let slot = self.takes_parts(header)?;
+        let length = header.payload_len as usize;
+        let Some(streaming) = slot.structure.streaming() else { return Err(cannot_move()) };
+        streaming.reserve(&mut slot.backing, operation, length)
+    }
+
+    /// The target of a part, if it takes such parts.
+    fn takes_parts(&mut self, header: &RequestHeader) -> Result<&mut BlockSlot, Answer> {
+        let (at, op) = (header.at, header.op);
+        if self.index(at.block).is_none() {
+            return Err(unknown_block(at));
+        }
+        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
+        // Retry records are the same for blocks of all kinds.
+        if op != Op::MoveLanes && movable.takes(op).is_none() {
+            let text = format!("{} does not apply to blocks of this kind", op.name());
+            return Err(Answer::refuse(Status::WrongKind, text));
+        }
+        Ok(slot)
+    }
+}
+
+/// Adopts the retry records of a move.
+fn adopt(slot: &mut BlockSlot, now: Time, args: &[u8], payload: &[u8]) -> Result<Answer, Answer> {
+    let id = MoveLanesRequest::decode(args)?.move_id;
+    let movable = slot.structure.movable().expect("looked up by the caller");
+    if movable.imports(id).is_none() {
+        let text = "the block is not part of this move";
+        return Err(Answer::refuse(Status::WrongEpoch, text));
+    }
+    match movable.as_it_lies() {
+        true => slot.lanes.take_over(now, payload)?,
+        false => slot.lanes.adopt(now, payload)?,
+    }
+    Ok(Answer::ok(0))
+}
