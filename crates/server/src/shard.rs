@@ -24,7 +24,6 @@ mod pending;
 mod reading;
 mod request;
 mod rising;
-mod sinking;
 mod tiers;
 mod waiting;
 mod warm;

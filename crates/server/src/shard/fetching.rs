@@ -94,8 +94,8 @@ impl Shard {
             needs: 0,
             failed: None,
         };
-        self.tiers.next += 1;
-        match self.run_below(now, index, self.tiers.next, fetching) {
+        let number = self.tiers.number();
+        match self.run_below(now, index, number, fetching) {
             Some(answer) => self.conclude(now, index, request, Outcome::Done(answer)),
             None => Outcome::Parked,
         }
@@ -150,10 +150,9 @@ impl Shard {
         if wanted.is_empty() {
             return Some(answer);
         }
-        let tier = slot.place.tier;
         let disk = slot.place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
         let base = disk.slot as u64 * self.config.block_size as u64;
-        let spot = disk.slot;
+        let (tier, spot) = (disk.tier, disk.slot);
         let mut runs: Vec<Range<usize>> = Vec::with_capacity(wanted.len());
         for range in wanted {
             let (around, _) = disk.chunks(&range);

@@ -144,7 +144,7 @@ impl Shard {
     /// store. One that has no place now is tried again with the flush.
     fn give_warm_back(&mut self, index: usize) {
         if self.kept.get(&index).is_some_and(|kept| kept.place.room == MemoryRoom::Warm) {
-            let _ = self.go_down(index);
+            let _ = self.write_back(index);
         }
     }
 
@@ -180,5 +180,5 @@ fn stored(place: &mut Residency, length: usize, block_size: usize) -> Option<Sto
     let disk = place.disk.as_ref().expect("INV-41: a block that is not in memory is on a disk");
     let (chunks, sums) = disk.chunks(&(0..length));
     let at = disk.slot as u64 * block_size as u64;
-    Some(StoredBytes { tier: place.tier, at, length: chunks.end, sums, hold })
+    Some(StoredBytes { tier: disk.tier, at, length: chunks.end, sums, hold })
 }

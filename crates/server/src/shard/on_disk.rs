@@ -11,8 +11,8 @@
 use crate::spill::sums_of;
 use honeycomb_block::Backing;
 use honeycomb_structures::Rest;
-use honeycomb_types::Bug;
 use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::{Bug, TierIx};
 use std::ops::Range;
 
 /// Offsets and lengths on a disk are multiples of this.
@@ -21,7 +21,9 @@ pub(super) const PAGE: usize = honeycomb_env::VOLUME_ALIGN;
 /// The copy of a block on a disk.
 #[derive(Debug)]
 pub(super) struct OnDisk {
-    /// The place on the disk.
+    /// The tier of the disk, or of the store.
+    pub tier: TierIx,
+    /// The place there.
     pub slot: u32,
     /// Unique number of the last write. A read that was requested under another number may return bytes of
     /// either write.
@@ -34,13 +36,13 @@ pub(super) struct OnDisk {
 
 impl OnDisk {
     /// A place to which nothing was written.
-    pub fn empty(slot: u32) -> OnDisk {
-        OnDisk { slot, written: 0, length: 0, sums: Vec::new() }
+    pub fn empty(tier: TierIx, slot: u32) -> OnDisk {
+        OnDisk { tier, slot, written: 0, length: 0, sums: Vec::new() }
     }
 
     /// The same bytes in another place.
-    pub fn moved_to(self, slot: u32, written: u64) -> OnDisk {
-        OnDisk { slot, written, ..self }
+    pub fn copied_to(&self, tier: TierIx, slot: u32, written: u64) -> OnDisk {
+        OnDisk { tier, slot, written, length: self.length, sums: self.sums.clone() }
     }
 
     /// Bytes of the block that the copy holds.

@@ -75,10 +75,10 @@ impl Shard {
             other => return Some(answer.with(other)),
         };
         let BlockSlot { owner, place, .. } = slot;
-        let (at, tier) = (owner.at, place.tier);
+        let at = owner.at;
         let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
         let written = disk.written;
-        let (spot, on_disk) = (disk.slot, floor.min(disk.length()));
+        let (tier, spot, on_disk) = (disk.tier, disk.slot, floor.min(disk.length()));
         let (mut pieces, mut reads) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
@@ -109,8 +109,7 @@ impl Shard {
             let from = spot as u64 * self.config.block_size as u64 + around.start as u64;
             asked.push((part, IoWhat::Read { at: from, into, sums }));
         }
-        self.tiers.next += 1;
-        let reading = self.tiers.next;
+        let reading = self.tiers.number();
         let left = asked.len();
         let (head, parts) = (answer, pieces);
         let waits = Reading { ticket, at, generation, written, head, parts, left };

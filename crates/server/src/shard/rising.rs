@@ -63,15 +63,15 @@ impl Shard {
     /// A block of which all is in the warm pool has a frame from now on, and stays.
     fn stays_up(&mut self, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
-        let (structure, at, below) = (slot.owner.structure, slot.owner.at, slot.place.tier);
+        let (structure, at) = (slot.owner.structure, slot.owner.at);
         let warm = std::mem::replace(&mut slot.place.room, MemoryRoom::Frame);
         (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
         slot.place.stay = None;
-        let disk = slot.place.disk_left();
+        let copy = slot.place.take_copy();
         self.tiers.frames += 1;
         self.give_room(warm);
-        if let Some(disk) = disk {
-            self.leave_disk(below, disk);
+        if let Some(copy) = copy {
+            self.leave_copy(copy);
         }
         self.out.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
         // Who waits for its room has it in the next tick, which is due at once.
@@ -87,7 +87,7 @@ impl Shard {
         if slot.place.raising {
             return Ok(());
         }
-        if slot.place.sinking.is_some() {
+        if slot.place.export.as_ref().is_some_and(|export| !export.is_from_memory()) {
             return refuse("the block is being demoted");
         }
         let whole = slot.is_whole();
@@ -109,8 +109,8 @@ impl Shard {
         let Some(disk) = slot.place.disk.as_ref().filter(|_| length > 0) else {
             return refuse("the block is empty");
         };
-        let (spot, (read, sums)) = (disk.slot, disk.all());
-        let (owner, tier) = (slot.owner, slot.place.tier);
+        let (tier, spot, (read, sums)) = (disk.tier, disk.slot, disk.all());
+        let owner = slot.owner;
         let overwrites = slot.kind.overwrites();
         let Ok(into) = self.new_backing(&owner, overwrites) else {
             return refuse("cannot map memory for the block");
@@ -137,8 +137,8 @@ impl Shard {
                 self.tiers.counts.read += backing.len() as u64;
                 slot.backing = backing;
                 (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
-                let disk = slot.place.disk_left().expect("the block was read from its disk");
-                self.leave_disk(below, disk);
+                let copy = slot.place.take_copy().expect("the block was read from its disk");
+                self.leave_copy(copy);
                 TierIx::MEMORY
             }
             _ => {

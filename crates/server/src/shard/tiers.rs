@@ -14,30 +14,29 @@
 //! | in a lower tier, with a warm end | warm | those before `Backing::floor` |
 //! | its end being read back | warm, empty | all; the chunk in which it ends is being read |
 //! | being promoted | a frame, being filled | all |
-//! | being demoted to a store (`sinking`) | none, except pieces of it in transfer | all |
+//! | being demoted to a store | none, except pieces of it in transfer | all |
 //!
 //! No I/O here: operations leave as `Io` (`take_io`), and their outcomes are passed in (`io_done`). A place
 //! on a disk belongs to one block until its last I/O has ended, and is then returned to the disk before
 //! another block gets it (INV-44). Chunks are read only with the checksum from the write of this block, so
 //! that bytes of an earlier owner, and wrong bytes, are never served.
 
+use super::export::TierExport;
 use super::fetching::Fetching;
 use super::keeping::Kept;
-use super::on_disk::{OnDisk, PAGE};
+use super::on_disk::OnDisk;
 use super::reading::Reading;
 use super::rising::Heat;
-use super::sinking::Sinking;
 use super::warm::{Stay, Warm};
 use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
 use honeycomb_structures::{Answer, Rest};
-use honeycomb_types::limits::{DISCARD_AGAIN, TIER_CHUNK, TIER_PIECE, WARM_READ_MAX};
+use honeycomb_types::limits::{DISCARD_AGAIN, WARM_READ_MAX};
 use honeycomb_types::{BlockAt, Bug, StructureId, TierClass, TierIx, TierSpec, Time};
 use honeycomb_wire::Status;
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -56,26 +55,15 @@ pub(super) enum MemoryRoom {
     None,
 }
 
-/// A block that is being written below.
-#[derive(Debug)]
-pub(super) struct Down {
-    /// The bytes that are written.
-    range: Range<usize>,
-    /// Pieces that are under way.
-    left: usize,
-    failed: Option<String>,
-    /// It was written to meanwhile: it stays.
-    pub given_up: bool,
-}
-
 /// Where the bytes of a block are.
 #[derive(Debug)]
 pub(super) struct Residency {
-    /// Where the controller counts it, or where it is going to: memory, or the tier below.
+    /// The tier where the block is: memory, or a lower one.
     pub tier: TierIx,
     pub room: MemoryRoom,
     pub disk: Option<OnDisk>,
-    pub down: Option<Box<Down>>,
+    /// The block is being copied to another tier, or from memory to the same one.
+    pub export: Option<Box<TierExport>>,
     /// What it will write to, while the chunk in which it ends is being read.
     pub rising: Option<Backing>,
     pub stay: Option<Stay>,
@@ -83,8 +71,6 @@ pub(super) struct Residency {
     pub stayed: Option<Time>,
     /// All of it is being read into memory that it has for that.
     pub raising: bool,
-    /// It is being copied from its disk to a store.
-    pub sinking: Option<Box<Sinking>>,
     pub heat: Heat,
     /// Whoever reads what of it is on a disk for a flush has this.
     hold: Option<Arc<()>>,
@@ -113,25 +99,37 @@ impl Residency {
         }
     }
 
-    /// It has its place on a disk no more; who may still read it for a flush has the other.
-    pub(super) fn disk_left(&mut self) -> Option<(u32, Option<Arc<()>>)> {
-        self.copy_left().map(|(disk, hold)| (disk.slot, hold))
-    }
-
-    /// The same, with the length and checksums of the copy.
-    pub(super) fn copy_left(&mut self) -> Option<(OnDisk, Option<Arc<()>>)> {
+    /// Takes the block's copy from it: with the place, and the hold of flushes that may still read it.
+    pub(super) fn take_copy(&mut self) -> Option<(OnDisk, Option<Arc<()>>)> {
         let hold = self.hold.take();
         self.disk.take().map(|disk| (disk, hold))
     }
 
     /// Whether somebody reads what of it is on a disk for a flush.
-    fn is_read(&self) -> bool {
+    pub(super) fn is_read(&self) -> bool {
         self.hold.as_ref().is_some_and(|hold| Arc::strong_count(hold) > 1)
     }
 
     /// Whether all of it is in memory, and stays there for now.
     pub(super) fn is_workable(&self, backing: &Backing) -> bool {
-        backing.floor() == 0 && self.down.is_none() && self.rising.is_none() && !self.raising
+        let is_moving = self.is_demoting() || self.rising.is_some() || self.raising;
+        backing.floor() == 0 && !is_moving
+    }
+
+    /// Whether the memory of the block is being written to a lower tier.
+    pub(super) fn is_demoting(&self) -> bool {
+        self.export.as_ref().is_some_and(|export| export.is_from_memory())
+    }
+
+    /// The export of the block's memory to a lower tier.
+    pub(super) fn demotion(&mut self) -> Option<&mut TierExport> {
+        self.export.as_deref_mut().filter(|export| export.is_from_memory())
+    }
+
+    /// Whether the block is in this tier and stays there, or is on its way to it.
+    fn goes_to(&self, tier: TierIx) -> bool {
+        let leaves = self.room == MemoryRoom::Frame && self.is_demoting();
+        self.tier == tier && !leaves || self.export.as_ref().is_some_and(|e| e.to() == tier)
     }
 
     /// For whoever reads it for a flush: its place on a disk is nobody else's until that is dropped.
@@ -146,12 +144,11 @@ impl Residency {
             tier,
             room,
             disk: None,
-            down: None,
+            export: None,
             rising: None,
             stay: None,
             stayed: None,
             raising: false,
-            sinking: None,
             heat: Heat::default(),
             hold: None,
         }
@@ -160,18 +157,13 @@ impl Residency {
     /// Whether it is in memory and stays there, as far as is known.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
-        self.room == MemoryRoom::Frame && self.down.is_none() && !self.raising
+        self.room == MemoryRoom::Frame && !self.is_demoting() && !self.raising
     }
 
     /// The tier by which it is counted, and the one to which it is on its way.
     pub(super) fn told(&self) -> (TierIx, TierIx) {
-        match self.room {
-            MemoryRoom::Frame if self.raising => (self.tier, TierIx::MEMORY),
-            MemoryRoom::Frame => (TierIx::MEMORY, self.tier),
-            MemoryRoom::Warm | MemoryRoom::None => {
-                (self.tier, self.sinking.as_ref().map_or(self.tier, |sinking| sinking.to))
-            }
-        }
+        let to = self.export.as_ref().map_or(self.tier, |export| export.to());
+        (self.tier, if self.raising { TierIx::MEMORY } else { to })
     }
 }
 
@@ -195,13 +187,12 @@ struct DiskShare {
 /// Why some I/O was asked for.
 #[derive(Debug)]
 pub(super) enum Doing {
-    Write { at: BlockAt, chunk: usize },
     Read { reading: u64, part: usize },
     Fetch { fetching: u64, from: usize },
     Rise { at: BlockAt, chunk: usize },
     Raise { at: BlockAt },
-    SinkRead { at: BlockAt, sinking: u64, from: usize },
-    SinkWrite { at: BlockAt, sinking: u64 },
+    ExportRead { at: BlockAt, export: u64, from: usize },
+    ExportWrite { at: BlockAt, export: u64, from: usize },
     Discard,
 }
 
@@ -228,7 +219,8 @@ impl FreedAfterRead {
 #[derive(Debug, Default)]
 pub(super) struct Tiers {
     disks: Vec<DiskShare>,
-    pub next: u64,
+    /// The last number of an I/O, of a write of a copy, or of an operation that waits for I/O.
+    last: u64,
     doing: HashMap<u64, (TierIx, u32, Doing)>,
     out: Vec<Io>,
     pub readings: BTreeMap<u64, Reading>,
@@ -285,11 +277,17 @@ impl Tiers {
         self.disk(tier).class.takes_final_only()
     }
 
+    /// A number that was not used before.
+    pub(super) fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
     pub(super) fn ask(&mut self, tier: TierIx, slot: u32, doing: Doing, what: IoWhat) {
-        self.next += 1;
-        self.doing.insert(self.next, (tier, slot, doing));
+        let id = self.number();
+        self.doing.insert(id, (tier, slot, doing));
         self.disk(tier).spots[slot as usize].busy += 1;
-        self.out.push(Io { id: IoId(self.next), tier, what });
+        self.out.push(Io { id: IoId(id), tier, what });
     }
 
     /// Nobody has this place any more: when its last I/O has ended its room goes back to the disk, and
@@ -359,7 +357,8 @@ impl Shard {
         let places = self.slots.iter().flatten().map(|slot| &slot.place);
         let places = places.chain(self.kept.values().map(|kept| &kept.place));
         let of = |place: &Residency| {
-            usize::from(place.disk.is_some()) + usize::from(place.sinking.is_some())
+            let extra = place.export.as_ref().and_then(|export| export.extra_slot());
+            usize::from(place.disk.is_some()) + usize::from(extra.is_some())
         };
         let owned = places.map(of).sum::<usize>();
         let tiers = &self.tiers;
@@ -404,8 +403,8 @@ impl Shard {
         let mapped = self.slots[index].as_ref().is_some_and(|slot| slot.shared.is_some());
         let lying = self.lying(index).filter(|lying| lying.owner.at == at);
         let lying = lying.ok_or_else(|| wrong_epoch(at))?;
-        if lying.place.tier == tier {
-            return Ok(()); // It is there, or on its way.
+        if lying.place.goes_to(tier) {
+            return Ok(());
         }
         let (from, is_final) =
             (lying.place.tier, matches!(lying.rests, Rest::Final(_) | Rest::Pieces(_)));
@@ -417,7 +416,7 @@ impl Shard {
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
         if from.is_below() {
-            return self.sink(index, tier);
+            return self.demote_from_disk(index, tier);
         }
         if mapped {
             return Err(Answer::refuse(Status::Busy, "clients have mapped the block"));
@@ -425,116 +424,11 @@ impl Shard {
         if !is_final && self.tiers.takes_final_only(tier) {
             return Err(Answer::refuse(Status::Busy, "the block may still be written"));
         }
-        self.lies(index).place.tier = tier;
-        self.go_down(index).map_err(|why| {
-            self.lies(index).place.tier = TierIx::MEMORY;
-            Answer::refuse(Status::Busy, why)
-        })
-    }
-
-    /// Begins to write a block below that has memory. It is served from there until all is written.
-    pub(super) fn go_down(&mut self, index: usize) -> Result<(), &'static str> {
-        let size = self.config.block_size;
-        // It may be granted the move that it asked for at any moment, and moves what is in memory.
-        if self.slots[index].as_ref().is_some_and(|slot| slot.exports.needs_memory()) {
-            return Err("the block is being moved, or has requested a move");
-        }
-        let BlockResidency { owner, backing, place, rests } = self.lies(index);
-        let (at, tier) = (owner.at, place.tier);
-        if place.down.is_some() {
-            return Ok(());
-        }
-        let length = rests.length().ok_or("an operation on the block is in progress")?;
-        let floor = backing.floor();
-        let current = place.disk.as_ref().is_some_and(|disk| disk.is_current(backing, &rests));
-        if (length <= floor || current) && place.room == MemoryRoom::Warm {
-            // Nothing was written since it was brought up: its memory is given up as it is.
-            if let Some(disk) = &mut place.disk {
-                disk.stays(backing, length);
-            }
-            self.leave_memory(index);
-            return Ok(());
-        }
-        if length == 0 {
-            return Err("the block is empty");
-        }
-        // A copy that is written anew from its first byte does not replace the one that a flush still reads.
-        let spot = match &place.disk {
-            Some(disk) if floor > 0 || !place.is_read() => disk.slot,
-            _ => {
-                let spot = self.tiers.take_place(tier).ok_or("the disk has no free slot")?;
-                if let Some(old) = self.lies(index).place.disk_left() {
-                    self.leave_disk(tier, old);
-                }
-                spot
-            }
-        };
-        self.tiers.next += 1;
-        let written = self.tiers.next;
-        let BlockResidency { backing, place, .. } = self.lies(index);
-        let end = length.next_multiple_of(PAGE);
-        place.disk.get_or_insert_with(|| OnDisk::empty(spot)).begin(floor, end, written);
-        // What lies behind the end in its page goes to the disk with it.
-        backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
-        let unwritten = Bug::PageEdgeUnwritten.active() && (1..=16).contains(&(length % PAGE));
-        let end = if unwritten { end - PAGE } else { end };
-        let starts = (floor..end).step_by(TIER_PIECE);
-        let pieces: Vec<Range<usize>> = starts.map(|at| at..(at + TIER_PIECE).min(end)).collect();
-        let left = pieces.len();
-        let (failed, given_up) = (None, false);
-        let down = Down { range: floor..length, left, failed, given_up };
-        place.down = Some(Box::new(down));
-        let pins: Vec<_> =
-            pieces.into_iter().map(|piece| (piece.start, backing.pin(piece))).collect();
-        for (from, bytes) in pins {
-            let offset = spot as u64 * size as u64 + from as u64;
-            let doing = Doing::Write { at, chunk: from / TIER_CHUNK };
-            self.tiers.ask(tier, spot, doing, IoWhat::Write { at: offset, bytes });
-        }
-        if left == 0 || Bug::LoweredBeforeWritten.active() {
-            self.written(Time::ZERO, index);
-        }
-        Ok(())
-    }
-
-    /// Everything of a block is on the disk, or something could not be written.
-    fn written(&mut self, now: Time, index: usize) {
-        let BlockResidency { owner, backing, place, .. } = self.lies(index);
-        let Some(down) = place.down.take() else { return };
-        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
-        if let (Some(disk), None, false) = (&mut place.disk, &down.failed, down.given_up) {
-            disk.complete(down.range.end.next_multiple_of(PAGE));
-        } else {
-            let failed = down.failed.is_some();
-            // It stays in memory; the copy holds the bytes before the floor.
-            if let Some(disk) = &mut place.disk {
-                disk.keep(backing.floor());
-            }
-            let framed = place.room == MemoryRoom::Frame;
-            if framed {
-                place.tier = TierIx::MEMORY;
-            }
-            let left = if backing.floor() == 0 { place.disk_left() } else { None };
-            if framed {
-                let lowered = TierIx::MEMORY;
-                self.out.effects.push(Effect::TierChanged { structure, at, tier: lowered });
-            }
-            if let Some(left) = left {
-                self.leave_disk(tier, left);
-            }
-            if failed {
-                self.stays_warm(now, index);
-            }
-            self.warm_next(now);
-            return;
-        }
-        self.tiers.counts.written += down.range.len() as u64;
-        self.leave_memory(index);
-        self.let_go(now);
+        self.demote(index, tier).map_err(|why| Answer::refuse(Status::Busy, why))
     }
 
     /// What a block has in memory is not served any more: all of it is on the disk.
-    fn leave_memory(&mut self, index: usize) {
+    pub(super) fn leave_memory(&mut self, index: usize) {
         self.kept_went_down(index);
         let BlockResidency { owner, backing, place, .. } = self.lies(index);
         let (at, structure, tier) = (owner.at, owner.structure, place.tier);
@@ -578,7 +472,7 @@ impl Shard {
     }
 
     /// Memory of blocks that went down is free when nobody reads it any more, and not before (INV-41).
-    fn let_go(&mut self, now: Time) {
+    pub(super) fn let_go(&mut self, now: Time) {
         for FreedAfterRead { at, structure, room, tier, .. } in self.take_freed(now) {
             self.give_room(room);
             if room == MemoryRoom::Frame {
@@ -591,7 +485,7 @@ impl Shard {
             self.tiers.ended(tier, slot, size);
         }
         for at in std::mem::take(&mut self.tiers.hungry) {
-            self.sink_again(at);
+            self.read_pieces_again(at);
         }
         self.fetch_on(now);
         let tiers = &self.tiers;
@@ -636,16 +530,17 @@ impl Shard {
     pub(super) fn leave_place(&mut self, place: &mut Residency) {
         let room = std::mem::replace(&mut place.room, MemoryRoom::None);
         self.give_room(room);
-        if let Some(sinking) = place.sinking.take() {
-            self.tiers.leave(sinking.to, sinking.slot, self.config.block_size);
+        if let Some((tier, slot)) = place.export.take().and_then(|export| export.extra_slot()) {
+            self.tiers.leave(tier, slot, self.config.block_size);
         }
-        if let Some(left) = place.disk_left() {
-            self.leave_disk(place.tier, left);
+        if let Some(copy) = place.take_copy() {
+            self.leave_copy(copy);
         }
     }
 
-    /// A place on a disk is nobody's when nobody who has its hold reads it any more.
-    pub(super) fn leave_disk(&mut self, tier: TierIx, (slot, hold): (u32, Option<Arc<()>>)) {
+    /// Frees the place of a copy, when no flush reads it any more.
+    pub(super) fn leave_copy(&mut self, (copy, hold): (OnDisk, Option<Arc<()>>)) {
+        let OnDisk { tier, slot, .. } = copy;
         if let Some(hold) = hold.filter(|hold| Arc::strong_count(hold) > 1) {
             self.tiers.disk(tier).spots[slot as usize].busy += 1;
             self.tiers.lent.push((tier, slot, hold));
@@ -702,13 +597,14 @@ impl Shard {
         self.tiers.ended(tier, spot, self.config.block_size);
         self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_) | IoDone::Away(_)));
         match doing {
-            Doing::Write { at, chunk } => self.piece_written(now, at, spot, chunk, done),
             Doing::Rise { at, chunk } => self.risen(now, at, spot, chunk, done),
             Doing::Raise { at } => self.raised(now, at, spot, done),
             Doing::Read { reading, part } => self.part_read(reading, part, done),
             Doing::Fetch { fetching, from } => self.part_fetched(now, fetching, from, done),
-            Doing::SinkRead { at, sinking, from } => self.sink_read(at, sinking, from, done),
-            Doing::SinkWrite { at, sinking } => self.sink_written(at, sinking, done),
+            Doing::ExportRead { at, export, from } => self.piece_read(now, at, export, from, done),
+            Doing::ExportWrite { at, export, from } => {
+                self.piece_written(now, at, export, from, done);
+            }
             Doing::Discard => unreachable!("returned above"),
         }
     }
@@ -719,24 +615,6 @@ impl Shard {
         let BlockResidency { owner, place, .. } = self.lying(index)?;
         let same = owner.at == at && place.disk.as_ref().is_some_and(|d| d.slot == spot);
         same.then_some(index)
-    }
-
-    fn piece_written(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
-        let Some(index) = self.at_place(at, spot) else { return };
-        let BlockResidency { place, .. } = self.lies(index);
-        let Some(down) = &mut place.down else { return };
-        down.left -= 1;
-        match done {
-            IoDone::Written(sums) => {
-                let disk = place.disk.as_mut().expect("looked up above");
-                disk.wrote(chunk, &sums);
-            }
-            IoDone::Failed(why) | IoDone::Away(why) => down.failed = Some(why),
-            IoDone::Read(_) | IoDone::Discarded => unreachable!("it was to be written"),
-        }
-        if down.left == 0 {
-            self.written(now, index);
-        }
     }
 }
 

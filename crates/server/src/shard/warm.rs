@@ -104,7 +104,7 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut().expect("located");
         let rests = slot.rests();
         let whole = matches!(rests, Rest::Whole(_));
-        if let Some(down) = &mut slot.place.down {
+        if slot.place.is_demoting() {
             if let Rest::Final(_) = rests {
                 return Ok(());
             }
@@ -115,7 +115,7 @@ impl Shard {
             let framed = slot.place.room == MemoryRoom::Frame || Bug::LeavingBlockStays.active();
             let stayed = slot.place.stayed.is_some_and(|since| now < since + STAYS_AGAIN);
             if framed && !(whole && stayed) {
-                down.given_up = true;
+                slot.place.demotion().expect("looked up above").cancel();
                 slot.place.stayed = Some(now);
             }
             return Err(busy(RETRY_WARM_US));
@@ -158,14 +158,14 @@ impl Shard {
     pub(super) fn come_up_to_leave(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref().expect("the caller has found the block");
         let place = &slot.place;
-        let under_way = place.down.is_some() || place.rising.is_some() || place.raising;
-        if under_way || place.sinking.is_some() || slot.rests() == Rest::Busy {
+        let under_way = place.export.is_some() || place.rising.is_some() || place.raising;
+        if under_way || slot.rests() == Rest::Busy {
             return; // It is looked at again in a moment.
         }
         match place.room {
             MemoryRoom::None => drop(self.wants_warmth(now, index)),
             // Its end is: it comes up with the rest.
-            MemoryRoom::Warm if slot.backing.floor() > 0 => drop(self.go_down(index)),
+            MemoryRoom::Warm if slot.backing.floor() > 0 => drop(self.write_back(index)),
             MemoryRoom::Warm | MemoryRoom::Frame => {}
         }
     }
@@ -197,13 +197,13 @@ impl Shard {
         let here = || self.tiers.warm.came.iter().filter_map(warm);
         // Memory that somebody still reads comes back when that reader wants: it is not counted on.
         let leaving = self.tiers.leaving.iter().filter(|leaving| leaving.is_coming_back()).count();
-        let going = leaving + here().filter(|slot| slot.place.down.is_some()).count();
+        let going = leaving + here().filter(|slot| slot.place.is_demoting()).count();
         if going >= self.tiers.warm.wanted.len() {
             return;
         }
         let idle = |slot: &&BlockSlot| {
             let settled = slot.rests() != Rest::Busy;
-            let still = slot.place.rising.is_none() && slot.place.down.is_none();
+            let still = slot.place.rising.is_none() && !slot.place.is_demoting();
             settled && still && !slot.exports.needs_memory()
         };
         let may_leave = |slot: &&BlockSlot| slot.place.stay.map_or(Time::ZERO, |stay| stay.ends());
@@ -216,7 +216,7 @@ impl Shard {
         let may = here().filter(idle).filter(|slot| may_leave(slot) <= now);
         let coldest = may.min_by_key(|slot| slot.place.stay.map(|stay| stay.last_use()));
         if let Some(index) = coldest.and_then(|slot| self.index(slot.owner.at.block)) {
-            let _ = self.go_down(index);
+            let _ = self.write_back(index);
         }
     }
 
@@ -231,7 +231,7 @@ impl Shard {
     /// it where all of it may change, or leaves.
     fn bring_up(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
-        let (owner, tier) = (slot.owner, slot.place.tier);
+        let owner = slot.owner;
         let (length, floor) = match slot.rests() {
             Rest::Open(length) | Rest::Final(length) if slot.exports.is_departing() => (length, 0),
             Rest::Open(length) => (length, length / TIER_CHUNK * TIER_CHUNK),
@@ -260,9 +260,9 @@ impl Shard {
                 return None;
             }
             let (read, sums) = if floor == 0 { disk.all() } else { disk.chunks(&(floor..length)) };
-            Some((disk.slot, read, sums))
+            Some((disk.tier, disk.slot, read, sums))
         });
-        let Some((place, read, sums)) = read else {
+        let Some((tier, place, read, sums)) = read else {
             slot.backing = backing;
             return;
         };
@@ -301,12 +301,12 @@ impl Shard {
         let place = &slot.place;
         if place.room == MemoryRoom::Warm
             && !slot.exports.is_departing()
-            && place.down.is_none()
+            && !place.is_demoting()
             && place.rising.is_none()
             && matches!(slot.rests(), Rest::Final(_))
         {
             // One that has no place is asked again when something of its disk is free.
-            let _ = self.go_down(index);
+            let _ = self.write_back(index);
         }
     }
 

@@ -7,8 +7,10 @@
 
 mod flight;
 mod peer;
+mod tier;
 
 pub use peer::{MoveKey, MoveWord};
+pub(super) use tier::TierExport;
 
 use super::full::FullSince;
 use super::outbox::Outbox;

@@ -1,0 +1,389 @@
+//! The export of a block to a lower tier: from memory to a disk, or from a disk to an object store.
+//!
+//! The content is copied in pieces. From memory all pieces are requested at once: their bytes are pinned, and
+//! the block is served from memory meanwhile. A change of the block cancels the export or waits for its end
+//! (`Shard::warm_up`). From a disk, only blocks that accept no more data are copied. Each piece is read,
+//! verified by its checksums, and written unchanged, some pieces at a time and only while readers leave half
+//! of the buffers free: readers have priority. Until everything is written the block is read from the disk,
+//! and both places belong to it (INV-42, INV-44). A block that cannot be read or written now stays where it
+//! is.
+
+use crate::shard::on_disk::{OnDisk, PAGE};
+use crate::shard::tiers::{BlockResidency, Doing, MemoryRoom};
+use crate::shard::{Effect, Shard};
+use crate::spill::{IoDone, IoWhat};
+use honeycomb_block::{Backing, Pin};
+use honeycomb_structures::{Answer, Rest};
+use honeycomb_types::limits::{SINK_PIECES, TIER_CHUNK, TIER_PIECE};
+use honeycomb_types::{BlockAt, Bug, TierIx, Time};
+use honeycomb_wire::Status;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The bytes that an export copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CopiedFrom {
+    Memory,
+    /// The block's copy in the tier where it is.
+    Copy,
+}
+
+/// An export to a tier.
+#[derive(Debug)]
+pub(in crate::shard) struct TierExport {
+    to: TierIx,
+    /// The block's place there.
+    slot: u32,
+    /// Unique number, by which the export recognizes its own I/O.
+    number: u64,
+    from: CopiedFrom,
+    range: Range<usize>,
+    /// The pieces before this byte were requested.
+    asked: usize,
+    /// Number of pieces that are being read or written.
+    in_flight: usize,
+    failed: bool,
+    /// Set if a change has cancelled the export: the block stays.
+    is_cancelled: bool,
+}
+
+impl TierExport {
+    /// An export of which no piece was requested yet.
+    fn begun(
+        (to, slot): (TierIx, u32),
+        number: u64,
+        from: CopiedFrom,
+        range: Range<usize>,
+    ) -> TierExport {
+        let (asked, in_flight) = (range.start, 0);
+        let (failed, is_cancelled) = (false, false);
+        TierExport { to, slot, number, from, range, asked, in_flight, failed, is_cancelled }
+    }
+
+    pub fn to(&self) -> TierIx {
+        self.to
+    }
+
+    pub fn is_from_memory(&self) -> bool {
+        self.from == CopiedFrom::Memory
+    }
+
+    /// The block is changed in memory: it stays there.
+    pub fn cancel(&mut self) {
+        assert!(self.is_from_memory(), "INV-41: a block that changes is copied from a disk");
+        self.is_cancelled = true;
+    }
+
+    /// The place in the target tier, if the block does not have it otherwise.
+    pub fn extra_slot(&self) -> Option<(TierIx, u32)> {
+        (!self.is_from_memory()).then_some((self.to, self.slot))
+    }
+
+    /// Whether no piece is in flight, and none will be.
+    fn has_ended(&self) -> bool {
+        self.in_flight == 0 && (self.failed || self.asked >= self.range.end)
+    }
+}
+
+impl Shard {
+    /// Begins to write a block that has memory to this tier. It is served from memory until all is written.
+    pub(in crate::shard) fn demote(
+        &mut self,
+        index: usize,
+        to: TierIx,
+    ) -> Result<(), &'static str> {
+        // A requested move may begin at any moment, and moves the bytes in memory.
+        if self.slots[index].as_ref().is_some_and(|slot| slot.exports.needs_memory()) {
+            return Err("the block is being moved, or has requested a move");
+        }
+        let BlockResidency { owner, backing, place, rests } = self.lies(index);
+        let at = owner.at;
+        if let Some(export) = &place.export {
+            let same = export.to == to && export.is_from_memory();
+            return if same { Ok(()) } else { Err("the block is being demoted to another tier") };
+        }
+        let length = rests.length().ok_or("an operation on the block is in progress")?;
+        let floor = backing.floor();
+        let current = place.disk.as_ref().is_some_and(|disk| disk.is_current(backing, &rests));
+        if (length <= floor || current) && place.room == MemoryRoom::Warm {
+            // Nothing was written since the block was read back: its memory is freed as it is.
+            if let Some(disk) = &mut place.disk {
+                disk.stays(backing, length);
+            }
+            self.leave_memory(index);
+            return Ok(());
+        }
+        if length == 0 {
+            return Err("the block is empty");
+        }
+        // A copy that is written anew from its first byte does not replace one that a flush still reads.
+        let slot = match &place.disk {
+            Some(disk) if floor > 0 || !place.is_read() => disk.slot,
+            _ => {
+                let slot = self.tiers.take_place(to).ok_or("the disk has no free slot")?;
+                if let Some(old) = self.lies(index).place.take_copy() {
+                    self.leave_copy(old);
+                }
+                slot
+            }
+        };
+        let number = self.tiers.number();
+        let BlockResidency { backing, place, .. } = self.lies(index);
+        let end = length.next_multiple_of(PAGE);
+        place.disk.get_or_insert_with(|| OnDisk::empty(to, slot)).begin(floor, end, number);
+        // The rest of the last page is written with it.
+        backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
+        let unwritten = Bug::PageEdgeUnwritten.active() && (1..=16).contains(&(length % PAGE));
+        let end = if unwritten { end - PAGE } else { end };
+        let starts = (floor..end).step_by(TIER_PIECE);
+        let pieces: Vec<_> =
+            starts.map(|at| (at, backing.pin(at..(at + TIER_PIECE).min(end)))).collect();
+        let in_flight = pieces.len();
+        let export = TierExport::begun((to, slot), number, CopiedFrom::Memory, floor..length);
+        place.export = Some(Box::new(TierExport { asked: length, in_flight, ..export }));
+        for (from, bytes) in pieces {
+            self.write_piece(at, (to, slot), number, from, bytes);
+        }
+        if in_flight == 0 || Bug::LoweredBeforeWritten.active() {
+            self.tier_export_ended(Time::ZERO, index);
+        }
+        Ok(())
+    }
+
+    /// Begins to write a block of a lower tier that has memory back to that tier.
+    pub(in crate::shard) fn write_back(&mut self, index: usize) -> Result<(), &'static str> {
+        let tier = self.lies(index).place.tier;
+        self.demote(index, tier)
+    }
+
+    /// Begins to copy a block that is on a disk to a store below it.
+    pub(in crate::shard) fn demote_from_disk(
+        &mut self,
+        index: usize,
+        to: TierIx,
+    ) -> Result<(), Answer> {
+        let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
+        let BlockResidency { place, rests, .. } = self.lies(index);
+        if let Some(export) = place.export.as_ref().filter(|export| !export.is_from_memory()) {
+            let same = export.to == to;
+            return if same {
+                Ok(())
+            } else {
+                refuse("the block is being demoted to another tier")
+            };
+        }
+        if to < place.tier {
+            let text =
+                format!("a block in {} can move only to memory or to a lower tier", place.tier);
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
+        if place.room != MemoryRoom::None || place.export.is_some() || place.raising {
+            return refuse("a part of the block is in memory");
+        }
+        let (Rest::Final(length) | Rest::Pieces(length)) = rests else {
+            return refuse("the block may still be written");
+        };
+        if length == 0 || place.disk.is_none() {
+            return refuse("the block is empty");
+        }
+        let Some(slot) = self.tiers.take_place(to) else {
+            return refuse("the object store has no free slot");
+        };
+        let number = self.tiers.number();
+        let BlockResidency { owner, place, .. } = self.lies(index);
+        let at = owner.at;
+        let length = place.disk.as_ref().expect("looked at above").length();
+        let export = TierExport::begun((to, slot), number, CopiedFrom::Copy, 0..length);
+        place.export = Some(Box::new(export));
+        self.read_pieces(index, at);
+        Ok(())
+    }
+
+    /// Requests the next pieces of an export from a disk, as many as there are buffers for.
+    fn read_pieces(&mut self, index: usize, at: BlockAt) {
+        let size = self.config.block_size as u64;
+        loop {
+            let BlockResidency { place, .. } = self.lies(index);
+            let (Some(export), Some(disk)) = (&place.export, &place.disk) else { return };
+            let (from, number) = (export.asked, export.number);
+            if export.failed || from >= export.range.end || export.in_flight >= SINK_PIECES {
+                return;
+            }
+            let length = TIER_PIECE.min(export.range.end - from);
+            let (_, sums) = disk.chunks(&(from..from + length));
+            let (tier, slot, idle) = (disk.tier, disk.slot, export.in_flight == 0);
+            let used = self.tiers.buffers.load(Relaxed);
+            let room = used == 0 || used + length <= self.config.buffers / 2;
+            let into =
+                room.then(|| Backing::counted(length, &self.tiers.buffers, &self.config.reclaimer));
+            let Some(Ok(into)) = into else {
+                if idle {
+                    self.tiers.hungry.push(at);
+                    self.tiers.look_again.get_or_insert(Time::ZERO);
+                }
+                return;
+            };
+            let BlockResidency { place, .. } = self.lies(index);
+            let export = place.export.as_mut().expect("looked at above");
+            export.asked += length;
+            export.in_flight += 1;
+            let offset = u64::from(slot) * size + from as u64;
+            let what = IoWhat::Raise { at: offset, into, length, sums };
+            self.tiers.ask(tier, slot, Doing::ExportRead { at, export: number, from }, what);
+        }
+    }
+
+    /// Continues an export that waited for buffers.
+    pub(in crate::shard) fn read_pieces_again(&mut self, at: BlockAt) {
+        if let Some(index) = self.index(at.block)
+            && self.lying(index).is_some_and(|lying| lying.owner.at == at)
+        {
+            self.read_pieces(index, at);
+        }
+    }
+
+    fn write_piece(
+        &mut self,
+        at: BlockAt,
+        (to, slot): (TierIx, u32),
+        export: u64,
+        from: usize,
+        bytes: Pin,
+    ) {
+        let offset = slot as u64 * self.config.block_size as u64 + from as u64;
+        let doing = Doing::ExportWrite { at, export, from };
+        self.tiers.ask(to, slot, doing, IoWhat::Write { at: offset, bytes });
+    }
+
+    /// The export with this number, if it has not ended.
+    fn tier_export(&mut self, at: BlockAt, number: u64) -> Option<(usize, &mut TierExport)> {
+        let index = self.index(at.block)?;
+        let BlockResidency { owner, place, .. } = self.lying(index)?;
+        let export = place.export.as_deref_mut();
+        let export = export.filter(|export| owner.at == at && export.number == number)?;
+        Some((index, export))
+    }
+
+    /// Handles the outcome of reading a piece from a disk.
+    pub(in crate::shard) fn piece_read(
+        &mut self,
+        now: Time,
+        at: BlockAt,
+        number: u64,
+        from: usize,
+        done: IoDone,
+    ) {
+        let Some((index, export)) = self.tier_export(at, number) else { return };
+        let place = (export.to, export.slot);
+        match done {
+            IoDone::Read(mut read) => {
+                let bytes = read.pin(0..read.len());
+                self.write_piece(at, place, number, from, bytes);
+            }
+            // The next reader may find the same, and then the block is lost.
+            _ => {
+                export.failed = true;
+                self.piece_ended(now, index, at);
+            }
+        }
+    }
+
+    /// Handles the outcome of writing a piece.
+    pub(in crate::shard) fn piece_written(
+        &mut self,
+        now: Time,
+        at: BlockAt,
+        number: u64,
+        from: usize,
+        done: IoDone,
+    ) {
+        let Some((index, export)) = self.tier_export(at, number) else { return };
+        match done {
+            // The checksums of an export from a disk are those of the copy that was read.
+            IoDone::Written(sums) if export.is_from_memory() => {
+                let disk = self.lies(index).place.disk.as_mut();
+                disk.expect("it is being written").wrote(from / TIER_CHUNK, &sums);
+            }
+            IoDone::Written(_) => {}
+            IoDone::Failed(_) | IoDone::Away(_) => export.failed = true,
+            IoDone::Read(_) | IoDone::Discarded => unreachable!("it was to be written"),
+        }
+        self.piece_ended(now, index, at);
+    }
+
+    /// A piece was written, or cannot be.
+    fn piece_ended(&mut self, now: Time, index: usize, at: BlockAt) {
+        let export = self.lies(index).place.export.as_mut().expect("the caller has found it");
+        export.in_flight -= 1;
+        if export.has_ended() {
+            self.tier_export_ended(now, index);
+        } else if !export.is_from_memory() {
+            self.read_pieces(index, at);
+        }
+    }
+
+    /// The block is in its new tier, or stays where it is.
+    fn tier_export_ended(&mut self, now: Time, index: usize) {
+        let Some(export) = self.lies(index).place.export.take() else { return };
+        match (export.from, export.failed || export.is_cancelled) {
+            (CopiedFrom::Memory, false) => self.demoted(now, index, &export),
+            (CopiedFrom::Memory, true) => self.stays_in_memory(now, index, &export),
+            (CopiedFrom::Copy, false) => self.demoted_from_disk(index, &export),
+            (CopiedFrom::Copy, true) => {
+                let BlockResidency { owner, place, .. } = self.lies(index);
+                let (structure, at, tier) = (owner.structure, owner.at, place.tier);
+                self.tiers.leave(export.to, export.slot, self.config.block_size);
+                self.out.effects.push(Effect::TierChanged { structure, at, tier });
+            }
+        }
+    }
+
+    fn demoted(&mut self, now: Time, index: usize, export: &TierExport) {
+        let BlockResidency { place, .. } = self.lies(index);
+        place.tier = export.to;
+        let disk = place.disk.as_mut().expect("INV-41: the copy of a demoted block was written");
+        disk.complete(export.range.end.next_multiple_of(PAGE));
+        self.tiers.counts.written += export.range.len() as u64;
+        self.leave_memory(index);
+        self.let_go(now);
+    }
+
+    /// The block stays in memory. Its copy holds only the bytes that are not in memory.
+    fn stays_in_memory(&mut self, now: Time, index: usize, export: &TierExport) {
+        let BlockResidency { owner, backing, place, .. } = self.lies(index);
+        let (structure, at) = (owner.structure, owner.at);
+        if let Some(disk) = &mut place.disk {
+            disk.keep(backing.floor());
+        }
+        let framed = place.room == MemoryRoom::Frame;
+        let left = if backing.floor() == 0 { place.take_copy() } else { None };
+        if framed {
+            let tier = TierIx::MEMORY;
+            self.out.effects.push(Effect::TierChanged { structure, at, tier });
+        }
+        if let Some(left) = left {
+            self.leave_copy(left);
+        }
+        if export.failed {
+            self.stays_warm(now, index);
+        }
+        self.warm_next(now);
+    }
+
+    /// The copy of the block is in a store now, and its place on the disk is free when no flush reads it.
+    fn demoted_from_disk(&mut self, index: usize, export: &TierExport) {
+        let number = self.tiers.number();
+        let BlockResidency { owner, place, .. } = self.lies(index);
+        let (structure, at) = (owner.structure, owner.at);
+        let (copy, hold) = place.take_copy().expect("the block was read from its disk");
+        place.disk = Some(copy.copied_to(export.to, export.slot, number));
+        place.tier = export.to;
+        self.tiers.counts.written += export.range.len() as u64;
+        self.kept_went_down(index);
+        self.leave_copy((copy, hold));
+        if Bug::ArrivalUnreported.active() {
+            return;
+        }
+        self.out.effects.push(Effect::TierChanged { structure, at, tier: export.to });
+    }
+}
