@@ -574,16 +574,16 @@ impl SimServer {
                 }
             }
             Order::CutBlock { at, start, end, number, hold, .. } => {
-                let stands = self.shard(*at).stop(now, *at, (*start, *end), *number, *hold);
+                let stands = self.shard(*at).checkpoint(now, *at, (*start, *end), *number, *hold);
                 return Ok(stands.is_ok());
             }
             Order::ThawBlock { at, number, .. } => {
-                return Ok(self.shard(*at).go_on(now, *at, *number));
+                return Ok(self.shard(*at).thaw(now, *at, *number));
             }
             Order::CopyBlock { at, start, end, number, cut, .. } => {
                 let shard = self.shard(*at);
                 let copied = match cut {
-                    true => shard.take_cut(now, *at, *number),
+                    true => shard.checkpoint_content(now, *at, *number),
                     false => shard.copy(*at, (*start, *end), *number),
                 };
                 let Ok((copy, _)) = copied else { return Ok(false) };

@@ -6,7 +6,6 @@
 //! retries.
 
 mod capabilities;
-mod cutting;
 mod events;
 mod export;
 mod extents;
@@ -14,7 +13,6 @@ mod fetching;
 mod full;
 mod import;
 mod journals;
-mod keeping;
 mod lending;
 mod lines;
 mod on_disk;
@@ -40,7 +38,7 @@ use crate::holdings::ReportedState;
 use crate::pace::{Delay, Pace};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
-use export::Exports;
+use export::{Checkpoints, Exports, RetainedBlock};
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
     Answer, Arrival, Attributes, LaneRoom, Lanes, Outcome, Registered, Registry, Rest, Structure,
@@ -53,7 +51,6 @@ use honeycomb_types::{
 };
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
-use keeping::Kept;
 use outbox::Outbox;
 use pending::AllPending;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
@@ -173,8 +170,6 @@ struct BlockSlot {
     place: Residency,
     /// The journal of a block whose changes are answered only when they are stored in it.
     journal: Option<Box<journals::Journal>>,
-    /// The block's part of a snapshot of several blocks.
-    cut: Option<Box<cutting::CheckpointState>>,
 }
 
 /// One core's share of a memory server.
@@ -189,8 +184,8 @@ pub struct Shard {
     held: u32,
     /// The state of the lower tiers.
     tiers: Tiers,
-    /// Blocks that are being flushed, by index; they have no slot.
-    kept: BTreeMap<usize, Kept>,
+    /// Blocks that are written to a store before they are freed, by index; they have no slot.
+    retained: BTreeMap<usize, RetainedBlock>,
     /// How long the controller takes to grant a block.
     grow_delay: Delay,
     /// Epoch of the last owner of each block, to recognise a late open or free.
@@ -214,8 +209,7 @@ pub struct Shard {
     owed: Vec<lending::OwedCopy>,
     /// Adoptions and drops of extents at other shards.
     extents: extents::Extents,
-    /// Snapshot content of blocks that are no longer frozen.
-    cuts: cutting::Cuts,
+    checkpoints: Checkpoints,
 }
 
 impl Shard {
@@ -228,7 +222,7 @@ impl Shard {
             slots: Vec::new(),
             held: 0,
             tiers,
-            kept: BTreeMap::new(),
+            retained: BTreeMap::new(),
             grow_delay: Delay::default(),
             last_epoch: Vec::new(),
             pending: AllPending::default(),
@@ -242,7 +236,7 @@ impl Shard {
             has_journals: false,
             owed: Vec::new(),
             extents: extents::Extents::default(),
-            cuts: cutting::Cuts::default(),
+            checkpoints: Checkpoints::default(),
         }
     }
 

@@ -82,16 +82,16 @@ impl ShardService {
                 self.give_part(errand, object, copied);
             }
             Note::Cut(at, range, live, hold, errand) => {
-                let stands = self.shard.stop(now, at, range, live, hold);
+                let stands = self.shard.checkpoint(now, at, range, live, hold);
                 let reply = stands.map(|sealed| CutBlockReply { sealed }.encode());
                 self.done(errand, reply);
             }
             Note::Thaw(at, live, errand) => {
-                let stood = self.shard.go_on(now, at, live);
+                let stood = self.shard.thaw(now, at, live);
                 self.done(errand, Ok(ThawBlockReply { stood }.encode()));
             }
             Note::WriteCut(at, object, live, errand) => {
-                let cut = self.shard.take_cut(now, at, live);
+                let cut = self.shard.checkpoint_content(now, at, live);
                 self.give_part(errand, object, cut);
             }
             Note::EndCopies(live, errand) => {

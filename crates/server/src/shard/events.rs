@@ -44,7 +44,7 @@ impl BlockSlot {
         let again = self.journal.as_ref().and_then(|journal| journal.due());
         let own = [self.deadline(), self.retire_at, self.idle_at, self.exports_due()];
         let due = own.into_iter().chain([again]).flatten().min();
-        self.cut.as_ref().map_or(due, |cut| cut.due(due))
+        self.exports.checkpoint.as_ref().map_or(due, |checkpoint| checkpoint.due(due))
     }
 }
 
@@ -145,7 +145,8 @@ impl Shard {
                 continue;
             }
             let due = slot.deadline();
-            let skips = slot.cut.as_ref().is_some_and(|cut| cut.skips(due, now));
+            let checkpoint = slot.exports.checkpoint.as_ref();
+            let skips = checkpoint.is_some_and(|checkpoint| checkpoint.skips(due, now));
             if !skips && self.may_change(now, index as usize).is_err() {
                 self.arm(index as usize);
                 continue;

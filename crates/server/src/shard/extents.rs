@@ -273,7 +273,7 @@ impl Shard {
 
     /// The flush of a controller shard copies nothing any more.
     pub fn end_copies(&mut self, now: Time, controller: u16, flush: u64) {
-        self.end_cuts(now, controller, flush);
+        self.end_checkpoints(now, controller, flush);
         let ended = self.extents.copied.extract_if(.., |structure, copied| {
             structure.controller() == controller
                 && copied.flushes.remove(&flush)
@@ -285,7 +285,7 @@ impl Shard {
 
     /// The connection to a controller shard is new: the controller repeats the copies that it still needs.
     pub fn forget_copies(&mut self, now: Time, controller: u16) {
-        self.forget_cuts(now, controller);
+        self.forget_checkpoints(now, controller);
         let copied = &mut self.extents.copied;
         let ours = copied.extract_if(.., |structure, _| structure.controller() == controller);
         let ours: Vec<_> = ours.collect();

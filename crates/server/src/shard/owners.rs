@@ -1,6 +1,6 @@
 //! The owners of blocks: a block is opened for its owner, closed, and freed.
 
-use super::export::Exports;
+use super::export::{Exports, RetainedBlock};
 use super::tiers::{Residency, tenant_of};
 use super::{BlockOwner, BlockSlot, Shard, ShardConfig};
 use crate::holdings::ReportedState;
@@ -32,8 +32,9 @@ impl Shard {
         let Some(member) = self.members.get_mut(controller as usize) else { return };
         *member = ServerId(0);
         let ours = self.slots_of(controller);
-        let kept: Vec<usize> = self.kept.keys().filter(|ix| ours.contains(ix)).copied().collect();
-        kept.into_iter().for_each(|index| self.forget_kept(index));
+        let retained: Vec<usize> =
+            self.retained.keys().filter(|ix| ours.contains(ix)).copied().collect();
+        retained.into_iter().for_each(|index| self.free_retained(index));
         for index in ours.clone() {
             if let Some(slot) = &self.slots[index] {
                 let at = slot.owner.at;
@@ -69,7 +70,7 @@ impl Shard {
             let at = slot.owner.at;
             self.close(index, at);
         }
-        self.forget_kept(index);
+        self.free_retained(index);
         if self.held >= self.config.blocks {
             // A controller that assigns too many blocks must be refused here, and not by the kernel.
             let text = format!("all {} blocks of this core are in use", self.held);
@@ -143,7 +144,6 @@ impl Shard {
             shared: None,
             place: Residency::opened(owner.tier),
             journal: None,
-            cut: None,
         }));
         // From here on the block's moves are checked, so that even its first request, if it fills the block,
         // waits for a part to move and is not refused.
@@ -184,8 +184,8 @@ impl Shard {
     }
 
     pub(super) fn close(&mut self, index: usize, at: BlockAt) {
-        if self.kept.get(&index).is_some_and(|kept| kept.owner.at.epoch == at.epoch) {
-            self.forget_kept(index);
+        if self.retained.get(&index).is_some_and(|retained| retained.owner.at.epoch == at.epoch) {
+            self.free_retained(index);
         }
         if self.slots[index].as_ref().is_none_or(|s| s.owner.at.epoch != at.epoch) {
             return;
@@ -243,16 +243,17 @@ impl Shard {
             let told = slot.told.of(&slot.owner, slot.structure.bytes_used());
             HeldBlock { tier: tier.0, to: to.0, ..told }
         });
-        let kept = self.kept.values().map(|kept| {
-            let (tier, to) = self.tiers_of(kept.owner.at, &kept.place);
-            HeldBlock { tier: tier.0, to: to.0, ..ReportedState::default().of(&kept.owner, 0) }
+        let retained = self.retained.values().map(|retained| {
+            let RetainedBlock { owner, place, .. } = retained;
+            let (tier, to) = self.tiers_of(owner.at, place);
+            HeldBlock { tier: tier.0, to: to.0, ..ReportedState::default().of(owner, 0) }
         });
-        open.chain(kept).collect()
+        open.chain(retained).collect()
     }
 
     /// The blocks in use and their owners.
     pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
         let open = self.slots.iter().flatten().map(|slot| &slot.owner);
-        open.chain(self.kept.values().map(|kept| &kept.owner))
+        open.chain(self.retained.values().map(|retained| &retained.owner))
     }
 }

@@ -21,9 +21,8 @@
 //! another block gets it (INV-44). Chunks are read only with the checksum from the write of this block, so
 //! that bytes of an earlier owner, and wrong bytes, are never served.
 
-use super::export::TierExport;
+use super::export::{RetainedBlock, TierExport};
 use super::fetching::Fetching;
-use super::keeping::Kept;
 use super::on_disk::OnDisk;
 use super::reading::Reading;
 use super::rising::Heat;
@@ -355,7 +354,7 @@ impl Shard {
     pub fn tiers_are_quiet(&self) -> bool {
         let used = |disk: &DiskShare| disk.spots.len() - disk.free.len();
         let places = self.slots.iter().flatten().map(|slot| &slot.place);
-        let places = places.chain(self.kept.values().map(|kept| &kept.place));
+        let places = places.chain(self.retained.values().map(|retained| &retained.place));
         let of = |place: &Residency| {
             let extra = place.export.as_ref().and_then(|export| export.extra_slot());
             usize::from(place.disk.is_some()) + usize::from(extra.is_some())
@@ -429,7 +428,7 @@ impl Shard {
 
     /// What a block has in memory is not served any more: all of it is on the disk.
     pub(super) fn leave_memory(&mut self, index: usize) {
-        self.kept_went_down(index);
+        self.retained_was_demoted(index);
         let BlockResidency { owner, backing, place, .. } = self.lies(index);
         let (at, structure, tier) = (owner.at, owner.structure, place.tier);
         let memory = backing.extract();
@@ -573,7 +572,7 @@ impl Shard {
             let BlockSlot { owner, backing, place, .. } = slot;
             return Some(BlockResidency { owner: *owner, backing, place, rests });
         }
-        self.kept.get_mut(&index).map(Kept::lying)
+        self.retained.get_mut(&index).map(RetainedBlock::residency)
     }
 
     pub(super) fn lies(&mut self, index: usize) -> BlockResidency<'_> {

@@ -312,7 +312,7 @@ impl Shard {
 
     pub(super) fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
         let Some(index) = self.at_place(at, spot) else { return };
-        if self.kept.contains_key(&index) {
+        if self.retained.contains_key(&index) {
             return; // Nobody writes to it any more.
         }
         let slot = self.slots[index].as_deref_mut().expect("looked up above");

@@ -143,7 +143,7 @@ fn block_without_content_refuses_flushes_and_stays_in_use() {
     let mut shard = shard_of_plain(false);
     let refused = shard.flush(block(), (0, u64::MAX)).unwrap_err();
     assert_eq!(refused.status, Status::WrongKind);
-    let refused = shard.stop(NOW, block(), (0, u64::MAX), 1, HOLD).unwrap_err();
+    let refused = shard.checkpoint(NOW, block(), (0, u64::MAX), 1, HOLD).unwrap_err();
     assert_eq!(refused.status, Status::WrongKind);
     assert_eq!(shard.lower(block(), TierIx(1)).unwrap_err().status, Status::Busy);
     assert_eq!(shard.evacuate(NOW, block()).unwrap_err().status, Status::WrongKind);

@@ -573,7 +573,7 @@ fn block_that_is_frozen_for_a_flush_settles_when_the_extents_of_its_puts_are_ado
     let mut world = World::new();
     let freeze = |world: &mut World| {
         let hold = Duration::from_secs(1);
-        world.near.stop(world.now, KV, (0, u64::MAX), FLUSH, hold)
+        world.near.checkpoint(world.now, KV, (0, u64::MAX), FLUSH, hold)
     };
     world.write(1, &[0, 1, 2], false);
     world.located(true);
@@ -584,12 +584,12 @@ fn block_that_is_frozen_for_a_flush_settles_when_the_extents_of_its_puts_are_ado
     assert!(world.waiting.is_empty(), "the put is decided while the block is frozen");
     freeze(&mut world).unwrap();
     let then = snapshot(&world.near.copy(KV, (0, u64::MAX), FLUSH).unwrap().0);
-    assert!(world.near.go_on(world.now, KV, FLUSH));
+    assert!(world.near.thaw(world.now, KV, FLUSH));
     world.write(2, &[1], false);
     world.deliver(false);
     world.deliver(true);
     assert!(world.waiting.is_empty());
-    let cut = snapshot(&world.near.take_cut(world.now, KV, FLUSH).unwrap().0);
+    let cut = snapshot(&world.near.checkpoint_content(world.now, KV, FLUSH).unwrap().0);
     assert_eq!(cut, then, "the put after the thaw is not in the snapshot");
     assert_ne!(snapshot(&world.near.copy(KV, (0, u64::MAX), FLUSH).unwrap().0), then);
 }

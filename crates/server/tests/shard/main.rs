@@ -3,8 +3,8 @@
 
 mod below;
 mod capabilities;
+mod checkpoints;
 mod common;
-mod cutting;
 mod extents;
 mod extents_below;
 mod growth;
@@ -15,7 +15,7 @@ mod kv_below;
 mod leaving_below;
 mod moves;
 mod queue_below;
-mod sinking;
 mod splits_below;
 mod tiers;
+mod to_store;
 mod warm;

@@ -5,11 +5,15 @@
 //! reaches the rest of the block, and of the shard, as `Source`: messages leave by the outbox, and long work
 //! continues in steps, between requests.
 
+mod checkpoint;
 mod flight;
 mod peer;
+mod store;
 mod tier;
 
+pub(super) use checkpoint::{Checkpoint, Checkpoints};
 pub use peer::{MoveKey, MoveWord};
+pub(super) use store::RetainedBlock;
 pub(super) use tier::TierExport;
 
 use super::full::FullSince;
@@ -86,6 +90,8 @@ pub(super) struct Exports {
     sweep_at: Option<Time>,
     /// Set if the block must leave its server.
     departure: Option<Departure>,
+    /// The block's part in a checkpoint.
+    pub(super) checkpoint: Option<Box<Checkpoint>>,
 }
 
 impl Exports {

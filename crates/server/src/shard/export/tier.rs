@@ -379,7 +379,7 @@ impl Shard {
         place.disk = Some(copy.copied_to(export.to, export.slot, number));
         place.tier = export.to;
         self.tiers.counts.written += export.range.len() as u64;
-        self.kept_went_down(index);
+        self.retained_was_demoted(index);
         self.leave_copy((copy, hold));
         if Bug::ArrivalUnreported.active() {
             return;

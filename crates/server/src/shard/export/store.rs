@@ -1,10 +1,13 @@
-//! Blocks whose content is written elsewhere: unreachable blocks that are retained until then, and blocks
-//! that stay in use.
+//! The export of a block to an object store: the content of the block, which another thread writes.
+//!
+//! A block in use is copied as of one moment (`copy`), and its copy is written while the block is served. A
+//! block that clients no longer reach is retained until it is written (`flush`), and freed afterwards. Its
+//! bytes can be demoted meanwhile: only the flush reads them.
 
-use super::tiers::{BlockResidency, MemoryRoom, Residency};
-use super::{BlockOwner, Effect, Shard};
 use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
 use crate::refusals::{unknown_block, wrong_epoch};
+use crate::shard::tiers::{BlockResidency, MemoryRoom, Residency};
+use crate::shard::{BlockOwner, Effect, Shard};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, Snapshot};
 use honeycomb_types::limits::TIER_CHUNK;
@@ -12,19 +15,18 @@ use honeycomb_types::{BlockAt, Bug, Kind};
 use honeycomb_wire::Status;
 use std::sync::Arc;
 
-/// A block that nobody reaches any more and that is to be written elsewhere before it is freed.
-pub(super) struct Kept {
+/// A block that clients no longer reach, and that is written to a store before it is freed.
+pub(in crate::shard) struct RetainedBlock {
     pub owner: BlockOwner,
     backing: Backing,
-    /// Where its bytes are. They may go below: nobody reads them but the flush.
     pub place: Residency,
     bytes: Arc<KeptBytes>,
-    /// Clients map its memory, which stays as long as they do.
+    /// Whether clients map its memory, which stays as long as they do.
     mapped: bool,
 }
 
-impl Kept {
-    pub(super) fn lying(&mut self) -> BlockResidency<'_> {
+impl RetainedBlock {
+    pub fn residency(&mut self) -> BlockResidency<'_> {
         let rests =
             if self.mapped { Rest::Busy } else { Rest::Final(self.bytes.snapshot().length()) };
         BlockResidency {
@@ -37,21 +39,21 @@ impl Kept {
 }
 
 impl Shard {
-    /// Lets nobody reach a block any more, and answers what it holds. The block stays what it was
-    /// until `free`, however often this comes.
-    /// Of a kv the hashes of `range`, ends included: what else it has moves, or has moved, to others.
+    /// Makes a block unreachable, and returns its content, which is retained until `free`. Idempotent.
+    ///
+    /// Of a kv, only the hashes in `range`, ends included: all others move to other blocks, or have moved.
     pub fn flush(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<KeptBytes>, Answer> {
         let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
-        if let Some(kept) = self.kept.get(&index).filter(|kept| kept.owner.at == at) {
-            let bytes = kept.bytes.clone();
-            self.give_warm_back(index);
+        if let Some(retained) = self.retained.get(&index).filter(|r| r.owner.at == at) {
+            let bytes = retained.bytes.clone();
+            self.write_retained_back(index);
             return Ok(bytes);
         }
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let owner = slot.owner;
         let snapshot = slot.snapshot(range)?;
-        // From here on it is below as it was: what was being read for a writer is wanted no more.
+        // The content is final: reads into memory, for a writer or a promotion, are given up.
         let mut place = std::mem::replace(&mut slot.place, Residency::left(owner.tier));
         let raising = place.raising;
         let rising = place.stop_rising();
@@ -70,24 +72,24 @@ impl Shard {
             let (structure, tier) = (owner.structure, place.tier);
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
         }
-        let kept = Kept { owner, backing, place, bytes: bytes.clone(), mapped };
-        self.kept.insert(index, kept);
+        let retained = RetainedBlock { owner, backing, place, bytes: bytes.clone(), mapped };
+        self.retained.insert(index, retained);
         self.held += 1;
-        self.give_warm_back(index);
+        self.write_retained_back(index);
         Ok(bytes)
     }
 
-    /// What a block holds now, and whether nothing can be added to it; it goes on as it was. Of a kv
-    /// the hashes of `range`, ends included. Extents that an entry of its structure names stay from
-    /// now on until `end_copies`: the copy names them.
+    /// The content of a block as of now, and whether it is final. The block stays in use. Of a kv, only the
+    /// hashes in `range`, ends included. Extents that entries of its structure refer to are retained from now
+    /// on until `end_copies`.
     ///
-    /// All but a file is copied, in this one step: nothing comes between two entries of one slot. What
-    /// follows a file's bytes is written behind them. What is below memory is read from there.
+    /// All content except plain bytes is copied, in this one step: no change comes between two entries of one
+    /// slot. A file's later bytes are written after these. Bytes in a lower tier are read from there.
     pub fn copy(
         &mut self,
         at: BlockAt,
         range: (u64, u64),
-        live: u64,
+        flush: u64,
     ) -> Result<(Arc<KeptBytes>, bool), Answer> {
         let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
@@ -98,15 +100,15 @@ impl Shard {
         };
         let snapshot = slot.snapshot(range)?;
         let (structure, kind) = (slot.owner.structure, slot.owner.kind);
-        let bytes = self.bytes_now(index, snapshot, sealed);
+        let bytes = self.content_now(index, snapshot, sealed);
         if kind == Kind::Kv {
-            self.keep_extents(structure, live);
+            self.keep_extents(structure, flush);
         }
         Ok((bytes, sealed))
     }
 
-    /// What a block holds now; it goes on. Of what is plain, the bytes that the snapshot tells.
-    pub(super) fn bytes_now(
+    /// The content of this snapshot of a block that stays in use.
+    pub(super) fn content_now(
         &mut self,
         index: usize,
         snapshot: Snapshot,
@@ -116,23 +118,23 @@ impl Shard {
         let (owner, length) = (slot.owner, snapshot.length());
         let (at, floor) = (owner.at, slot.backing.floor());
         if snapshot.is_plain() {
-            // It may have grown since, and its last chunk is read as it is there.
+            // The file may have grown since, and its last chunk is read from the disk as it is there.
             let now = slot.snapshot((0, u64::MAX)).map_or(length, |now| now.length());
             let below = floor.min(now).min(length.next_multiple_of(TIER_CHUNK));
-            // Chunks that are whole, or of a block that takes no more, stay on the disk as they are.
+            // Whole chunks, and those of a final block, stay on the disk as they are.
             let settled = below.is_multiple_of(TIER_CHUNK) || sealed;
             let memory = (floor < length).then(|| slot.backing.pin(floor..length));
             let stored = stored(&mut slot.place, below, self.config.block_size);
             let there = RetainedBytes::There { stored, memory };
             KeptBytes::live(at, owner.structure, snapshot, settled, there)
         } else if floor > 0 {
-            // Nothing of it changes there: what changes it is written elsewhere as long as this is read.
+            // These bytes of the disk do not change while they are read: a change is written elsewhere.
             let least = usize::from(Bug::EmptyBlockHasSlot.active());
             let stored = stored(&mut slot.place, length.max(least), self.config.block_size);
             let there = RetainedBytes::There { stored, memory: None };
             KeptBytes::live(at, owner.structure, snapshot, true, there)
         } else {
-            let nothing = length == 0; // It may be below memory.
+            let nothing = length == 0; // The block may be in a lower tier.
             let bytes = if nothing { &[] } else { slot.backing.slice(0..length) };
             let copied = snapshot.copied(bytes);
             let nothing = RetainedBytes::There { stored: None, memory: None };
@@ -140,32 +142,33 @@ impl Shard {
         }
     }
 
-    /// What of a kept block has room in the warm pool goes down, so that it does not wait there for a
-    /// store. One that has no place now is tried again with the flush.
-    fn give_warm_back(&mut self, index: usize) {
-        if self.kept.get(&index).is_some_and(|kept| kept.place.room == MemoryRoom::Warm) {
+    /// Writes a retained block's part of the write cache back, so that it does not wait there for a store.
+    /// Without a place on the disk, this is repeated with the flush.
+    fn write_retained_back(&mut self, index: usize) {
+        let is_warm = |retained: &RetainedBlock| retained.place.room == MemoryRoom::Warm;
+        if self.retained.get(&index).is_some_and(is_warm) {
             let _ = self.write_back(index);
         }
     }
 
-    /// All of a kept block is on a disk, and is read from there from now on.
-    pub(super) fn kept_went_down(&mut self, index: usize) {
-        let Some(kept) = self.kept.get_mut(&index) else { return };
-        let length = kept.bytes.snapshot().length();
-        let stored = stored(&mut kept.place, length, self.config.block_size);
-        kept.bytes.moved(RetainedBytes::There { stored, memory: None });
+    /// The bytes of a retained block are on a disk, and are read from there from now on.
+    pub(in crate::shard) fn retained_was_demoted(&mut self, index: usize) {
+        let Some(retained) = self.retained.get_mut(&index) else { return };
+        let length = retained.bytes.snapshot().length();
+        let stored = stored(&mut retained.place, length, self.config.block_size);
+        retained.bytes.moved(RetainedBytes::There { stored, memory: None });
     }
 
-    /// A block that is being flushed is so no more.
-    pub(super) fn forget_kept(&mut self, index: usize) {
-        let Some(mut kept) = self.kept.remove(&index) else { return };
+    /// Frees a retained block.
+    pub(in crate::shard) fn free_retained(&mut self, index: usize) {
+        let Some(mut retained) = self.retained.remove(&index) else { return };
         self.held -= 1;
-        // Who waits to read it finds nothing; who reads it has the hold.
-        kept.bytes.moved(RetainedBytes::Gone);
-        for leaving in self.take_leaving(kept.owner.at) {
+        // A later read finds nothing; a present one has the hold.
+        retained.bytes.moved(RetainedBytes::Gone);
+        for leaving in self.take_leaving(retained.owner.at) {
             self.give_room(leaving.room);
         }
-        self.leave_place(&mut kept.place);
+        self.leave_place(&mut retained.place);
     }
 }
 

@@ -67,11 +67,11 @@ impl World {
     }
 
     fn stop(&mut self, at: BlockAt) -> Result<bool, Answer> {
-        self.shard.stop(self.now, at, ALL, FLUSH, HOLD)
+        self.shard.checkpoint(self.now, at, ALL, FLUSH, HOLD)
     }
 
     fn cut(&mut self, at: BlockAt) -> Arc<KeptBytes> {
-        self.shard.take_cut(self.now, at, FLUSH).unwrap().0
+        self.shard.checkpoint_content(self.now, at, FLUSH).unwrap().0
     }
 }
 
@@ -95,16 +95,16 @@ fn changes_wait_reads_go_on_and_the_cut_is_what_was_there() {
     ReadArgs { offset: 0, length: 6 }.put(&mut read);
     assert_eq!(w.run(at, Op::FileRead, &read, &[]).status, Status::Ok);
     assert!(
-        w.shard.take_cut(w.now, at, FLUSH).is_err(),
+        w.shard.checkpoint_content(w.now, at, FLUSH).is_err(),
         "there is no snapshot before all are frozen"
     );
-    assert!(w.shard.go_on(w.now, at, FLUSH));
+    assert!(w.shard.thaw(w.now, at, FLUSH));
     assert_eq!(w.run(at, Op::FileAppend, &[], b" and after").status, Status::Ok);
     assert_eq!(written(&w.cut(at)), b"before");
     // As often as requested.
     assert_eq!(written(&w.cut(at)), b"before");
     w.shard.end_copies(w.now, 0, FLUSH);
-    assert_eq!(w.shard.take_cut(w.now, at, FLUSH).unwrap_err().status, Status::NotFound);
+    assert_eq!(w.shard.checkpoint_content(w.now, at, FLUSH).unwrap_err().status, Status::NotFound);
 }
 
 /// A frozen block gets the controller's messages when it continues, in their order.
@@ -122,7 +122,7 @@ fn messages_to_a_frozen_block_are_received_in_order_when_it_continues() {
         w.shard.receive(w.now, at, BlockMessage::Successor(successor));
     }
     assert_eq!(format!("{:?}", w.shard.holdings()), held, "nothing changes while it is frozen");
-    assert!(w.shard.go_on(w.now, at, FLUSH));
+    assert!(w.shard.thaw(w.now, at, FLUSH));
     assert_ne!(format!("{:?}", w.shard.holdings()), held, "it has the successor");
     let filling = vec![7; SIZE - 100];
     assert_eq!(w.run(at, Op::FileAppend, &[], &filling).status, Status::Ok);
@@ -141,19 +141,19 @@ fn a_block_goes_on_by_itself_and_says_so() {
     w.stop(at).unwrap();
     w.pass(Duration::from_millis(1));
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Ok);
-    assert!(!w.shard.go_on(w.now, at, FLUSH));
-    assert_eq!(w.shard.take_cut(w.now, at, FLUSH).unwrap_err().status, Status::NotFound);
+    assert!(!w.shard.thaw(w.now, at, FLUSH));
+    assert_eq!(w.shard.checkpoint_content(w.now, at, FLUSH).unwrap_err().status, Status::NotFound);
     // Also if the block has not changed since: the time is over.
     w.stop(at).unwrap();
     w.now = w.now + HOLD;
-    assert!(!w.shard.go_on(w.now, at, FLUSH));
+    assert!(!w.shard.thaw(w.now, at, FLUSH));
     // A block that is released without a snapshot continues at once.
     w.stop(at).unwrap();
     w.shard.end_copies(w.now, 0, FLUSH);
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Ok);
     // Another flush has its turn later.
     w.stop(at).unwrap();
-    let other = w.shard.stop(w.now, at, ALL, FLUSH + 1, HOLD);
+    let other = w.shard.checkpoint(w.now, at, ALL, FLUSH + 1, HOLD);
     assert_eq!(other.unwrap_err().status, Status::Busy);
     w.shard.forget_copies(w.now, 0);
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Ok);
@@ -178,7 +178,7 @@ fn what_is_arriving_is_waited_for() {
     next.payload_len = 4;
     let refused = w.shard.reserve(w.now, &access(false), &next, &[], Ticket(901)).unwrap_err();
     assert_eq!(refused.status, Status::Busy);
-    assert!(w.shard.go_on(w.now, at, FLUSH));
+    assert!(w.shard.thaw(w.now, at, FLUSH));
     assert_eq!(written(&w.cut(at)), b"late");
 }
 
@@ -192,7 +192,7 @@ fn nobody_who_waits_is_served_while_it_stands_still() {
     assert_eq!(put(&mut w, b"one"), Status::Ok);
     w.stop(at).unwrap();
     assert_eq!(put(&mut w, b"two"), Status::Busy);
-    assert!(w.shard.go_on(w.now, at, FLUSH));
+    assert!(w.shard.thaw(w.now, at, FLUSH));
     assert_eq!(put(&mut w, b"two"), Status::Ok);
     let cut = written(&w.cut(at));
     assert_eq!(cut, [&3u32.to_le_bytes()[..], b"one"].concat());
@@ -212,7 +212,7 @@ fn a_store_owes_what_it_held_until_it_is_changed_or_asked() {
     w.shard.end_copies(w.now, 0, 77);
     all.iter().for_each(|at| assert!(w.stop(*at).is_ok()));
     assert_eq!(w.put(all[0], b"x", b"1"), Status::Busy);
-    all.iter().for_each(|at| assert!(w.shard.go_on(w.now, *at, FLUSH)));
+    all.iter().for_each(|at| assert!(w.shard.thaw(w.now, *at, FLUSH)));
     // The first changes have the blocks copied, as far as there is room; the others stay frozen a little
     // longer.
     let changed: Vec<bool> = all.iter().map(|at| w.put(*at, b"x", b"1") == Status::Ok).collect();
