@@ -27,7 +27,7 @@ mod waiting;
 mod warm;
 
 pub use events::BlockMessage;
-pub use export::{MoveKey, MoveWord};
+pub use export::{ExportKind, MoveKey, MoveWord, PresentUse};
 pub use journals::{JournalBegin, JournalWrite};
 pub use lines::{LineKey, Post, PostPayload};
 pub use outbox::Effect;
@@ -38,7 +38,7 @@ use crate::holdings::ReportedState;
 use crate::pace::{Delay, Pace};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
-use export::{Checkpoints, Exports, RetainedBlock};
+use export::{Checkpoints, Exports, Overlaps, RetainedBlock};
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
     Answer, Arrival, Attributes, LaneRoom, Lanes, Outcome, Registered, Registry, Rest, Structure,
@@ -210,6 +210,7 @@ pub struct Shard {
     /// Adoptions and drops of extents at other shards.
     extents: extents::Extents,
     checkpoints: Checkpoints,
+    overlaps: Overlaps,
 }
 
 impl Shard {
@@ -237,6 +238,7 @@ impl Shard {
             owed: Vec::new(),
             extents: extents::Extents::default(),
             checkpoints: Checkpoints::default(),
+            overlaps: Overlaps::default(),
         }
     }
 

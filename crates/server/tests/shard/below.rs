@@ -4,7 +4,7 @@
 use super::common::{access, config, owner, shard};
 use honeycomb_env::{Entropy, MemoryVolume, Volume};
 use honeycomb_server::{
-    BlockOwner, Effect, Io, IoDone, IoId, MoveWord, Shard, ShardConfig, VolumeParts,
+    BlockOwner, Effect, Io, IoDone, IoId, KeptBytes, MoveWord, Shard, ShardConfig, VolumeParts,
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 pub const DISK: TierIx = TierIx(1);
 pub const BLOCKS: u32 = 3;
+/// Bytes of the volume from one lower tier to the next.
+const TIER: u64 = 1 << 30;
 /// The last hash that a block can own.
 pub const END: u64 = u64::MAX - 1;
 
@@ -120,7 +122,9 @@ impl Below {
         // Often an operation is complete long before it is reported.
         if !self.doing.is_empty() && (self.done.is_empty() || self.below(2) == 0) {
             let n = self.below(self.doing.len() as u64) as usize;
-            self.done.push(self.doing.swap_remove(n).carry_out(&*self.disk, 0));
+            let io = self.doing.swap_remove(n);
+            let base = io.tier.below().unwrap() as u64 * TIER;
+            self.done.push(io.carry_out(&*self.disk, base));
         } else if !self.done.is_empty() {
             let n = self.below(self.done.len() as u64) as usize;
             let (id, done) = self.done.swap_remove(n);
@@ -241,10 +245,16 @@ impl Below {
     pub fn copied(&mut self, block: u32) -> Vec<u8> {
         const FLUSH: u64 = 1;
         let (copy, _) = self.shard.copy(at(block), (0, u64::MAX), FLUSH).unwrap();
-        let parts: VolumeParts = Arc::from([(self.disk.clone() as Arc<dyn Volume>, 0)]);
-        let mut content = Vec::new();
-        copy.write(&parts, &mut content).unwrap();
+        let content = self.written(&copy);
         self.shard.end_copies(self.now, 0, FLUSH);
+        content
+    }
+
+    /// The content of a copy, or of a retained block.
+    pub fn written(&self, copy: &KeptBytes) -> Vec<u8> {
+        let parts = [0, TIER, 2 * TIER].map(|base| (self.disk.clone() as Arc<dyn Volume>, base));
+        let (parts, mut content): (VolumeParts, _) = (Arc::from(parts), Vec::new());
+        copy.write(&parts, &mut content).unwrap();
         content
     }
 

@@ -15,6 +15,7 @@
 //! While a block is frozen, and while its owed copy has no room, no time passes for the structure and it gets
 //! no messages: either could serve waiting requests.
 
+use super::ExportKind;
 use crate::kept::KeptBytes;
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::shard::{BlockMessage, BlockSlot, Shard};
@@ -114,17 +115,17 @@ impl Shard {
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let (kind, structure) = (slot.owner.kind, slot.owner.structure);
-        match &mut slot.exports.checkpoint {
-            Some(checkpoint) if checkpoint.flush != flush => {
-                let text = "another flush is taking a snapshot of the block";
-                return Err(Answer::refuse(Status::Busy, text));
-            }
-            Some(_) => {}
-            None => {
+        match &slot.exports.checkpoint {
+            Some(checkpoint) if checkpoint.flush == flush => {}
+            _ => {
                 slot.snapshot(range)?;
+                if let Some(why) = slot.refuses(ExportKind::Checkpoint) {
+                    return Err(Answer::refuse(Status::Busy, why));
+                }
                 let stage = CheckpointStage::Frozen { until: now + hold, sealed: None };
                 let checkpoint = Checkpoint { flush, range, stage, deferred: Vec::new() };
                 slot.exports.checkpoint = Some(Box::new(checkpoint));
+                self.overlaps.begun(slot, ExportKind::Checkpoint);
                 self.checkpoints.blocks.entry(flush).or_default().push(at);
                 if kind == Kind::Kv {
                     self.keep_extents(structure, flush);

@@ -7,11 +7,14 @@
 
 mod checkpoint;
 mod flight;
+mod overlap;
 mod peer;
 mod store;
 mod tier;
 
 pub(super) use checkpoint::{Checkpoint, Checkpoints};
+pub(super) use overlap::Overlaps;
+pub use overlap::{ExportKind, PresentUse};
 pub use peer::{MoveKey, MoveWord};
 pub(super) use store::RetainedBlock;
 pub(super) use tier::TierExport;
@@ -52,8 +55,8 @@ pub(super) struct Source<'a> {
     lanes: &'a mut Lanes,
     watchers: &'a mut Watchers,
     full: &'a mut FullSince,
-    /// Whether all bytes of the block are in memory, and stay there for now.
-    is_workable: bool,
+    /// Whether a move can begin: see `BlockSlot::may_move`.
+    may_move: bool,
     out: &'a mut Outbox,
     index: usize,
     steps: &'a mut VecDeque<u32>,
@@ -80,6 +83,15 @@ struct Departure {
     pause: Duration,
 }
 
+/// The outcome of a look at the exports of a block.
+enum Look {
+    Nothing,
+    /// A target was requested.
+    Requested,
+    /// The block must leave, and first be read back into memory.
+    ComesUp,
+}
+
 /// The exports of a block, and the work that remains of earlier ones.
 #[derive(Default)]
 pub(super) struct Exports {
@@ -95,11 +107,11 @@ pub(super) struct Exports {
 }
 
 impl Exports {
-    /// When the exports of a block with this structure need attention. `is_workable` as in `Source`.
-    fn due(&self, structure: &mut dyn Structure, is_workable: bool) -> Option<Time> {
+    /// When the exports of a block with this structure need attention. `may_move` as in `Source`.
+    fn due(&self, structure: &mut dyn Structure, may_move: bool) -> Option<Time> {
         let export = self.peer.as_ref().and_then(|peer| peer.due());
         let wish = match &self.peer {
-            None if is_workable => structure.movable().and_then(|m| m.wish_at()),
+            None if may_move => structure.movable().and_then(|m| m.wish_at()),
             _ => None,
         };
         let departure = self.departure.filter(|_| self.peer.is_none()).map(|d| d.at);
@@ -111,37 +123,41 @@ impl Exports {
         self.peer.as_ref().is_some_and(|peer| !peer.is_unknown())
     }
 
+    /// Whether the block has cancelled a move that may have begun.
+    fn is_cancelling(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.is_unknown())
+    }
+
     /// Whether the block must leave its server.
     pub fn is_departing(&self) -> bool {
         self.departure.is_some()
     }
 
-    /// Continues the export, or requests one that the block needs. Returns true if the block must first be
-    /// read back into memory, in order to leave.
-    fn look(&mut self, source: &mut Source<'_>) -> bool {
+    /// Continues the export, or requests one that the block needs.
+    fn look(&mut self, source: &mut Source<'_>) -> Look {
         if self.peer.is_some() {
             self.look_at_peer(source);
-            return false;
+            return Look::Nothing;
         }
-        let Some(movable) = source.structure.movable() else { return false };
+        let Some(movable) = source.structure.movable() else { return Look::Nothing };
         // The block's own needs come first: requests wait for them.
-        let own = match source.is_workable {
+        let own = match source.may_move {
             true => movable.wish(source.backing, source.now),
             false => None,
         };
         let departs = self.departure.is_some_and(|departure| departure.at <= source.now);
         let Some(wish) = own.or_else(|| self.wish_to_leave(source, source.now)) else {
-            return departs;
+            return if departs { Look::ComesUp } else { Look::Nothing };
         };
         self.peer = Some(Box::new(PeerExport::chosen(source.now, wish)));
         self.request_target(source);
-        false
+        Look::Requested
     }
 
     /// The wish of a block that must leave its server, when it is due and possible.
     fn wish_to_leave(&mut self, source: &mut Source<'_>, now: Time) -> Option<Wish> {
         let departure = self.departure.as_mut().filter(|departure| departure.at <= now)?;
-        if source.is_workable && source.structure.movable().is_some_and(|m| m.can_leave()) {
+        if source.may_move && source.structure.movable().is_some_and(|m| m.can_leave()) {
             return Some(Wish::Relocate);
         }
         departure.at = now + LEAVE_AGAIN_MIN;
@@ -183,8 +199,14 @@ impl Exports {
 impl BlockSlot {
     /// When the exports of the block need attention.
     pub(super) fn exports_due(&mut self) -> Option<Time> {
-        let is_workable = self.place.is_workable(&self.backing);
-        self.exports.due(&mut *self.structure, is_workable)
+        let may_move = self.may_move();
+        self.exports.due(&mut *self.structure, may_move)
+    }
+
+    /// Whether all bytes of the block are in memory, and no present use of them refuses a move. A block with
+    /// a journal is not movable.
+    fn may_move(&self) -> bool {
+        self.place.is_workable(&self.backing) && self.exports.checkpoint.is_none()
     }
 }
 
@@ -193,7 +215,7 @@ impl Shard {
     fn exporting(&mut self, now: Time, index: usize) -> Option<(&mut Exports, Source<'_>)> {
         let Shard { slots, config, out, steps, .. } = self;
         let slot = slots[index].as_deref_mut()?;
-        let is_workable = slot.place.is_workable(&slot.backing);
+        let may_move = slot.may_move();
         let BlockSlot { owner, backing, structure, lanes, watchers, full, exports, .. } = slot;
         let source = Source {
             now,
@@ -204,7 +226,7 @@ impl Shard {
             lanes,
             watchers,
             full,
-            is_workable,
+            may_move,
             out,
             index,
             steps,
@@ -215,9 +237,23 @@ impl Shard {
     /// Continues the exports of a block, after a change of the block or when they are due.
     pub(super) fn look_at_exports(&mut self, now: Time, index: usize) {
         let Some((exports, mut source)) = self.exporting(now, index) else { return };
-        if exports.look(&mut source) {
-            self.come_up_to_leave(now, index);
+        match exports.look(&mut source) {
+            Look::Nothing => {}
+            Look::Requested => self.export_begun(index, ExportKind::Peer),
+            Look::ComesUp => self.come_up_to_leave(now, index),
         }
+    }
+
+    /// Records that an export has begun. The exports of a retained block overlap with none.
+    fn export_begun(&mut self, index: usize, new: ExportKind) {
+        if let Some(slot) = self.slots[index].as_deref() {
+            self.overlaps.begun(slot, new);
+        }
+    }
+
+    /// The pairs of a present use of a block's content and a new export that have occurred, for checkers.
+    pub fn overlaps(&self) -> impl Iterator<Item = (PresentUse, ExportKind)> {
+        self.overlaps.seen()
     }
 
     /// Frees some of the data that has left a block, when this is due.

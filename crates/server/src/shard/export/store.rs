@@ -4,6 +4,7 @@
 //! block that clients no longer reach is retained until it is written (`flush`), and freed afterwards. Its
 //! bytes can be demoted meanwhile: only the flush reads them.
 
+use super::ExportKind;
 use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::shard::tiers::{BlockResidency, MemoryRoom, Residency};
@@ -53,6 +54,7 @@ impl Shard {
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let owner = slot.owner;
         let snapshot = slot.snapshot(range)?;
+        self.overlaps.begun(slot, ExportKind::Retain);
         // The content is final: reads into memory, for a writer or a promotion, are given up.
         let mut place = std::mem::replace(&mut slot.place, Residency::left(owner.tier));
         let raising = place.raising;
@@ -99,6 +101,7 @@ impl Shard {
             return Err(Answer::refuse(Status::Busy, text));
         };
         let snapshot = slot.snapshot(range)?;
+        self.overlaps.begun(slot, ExportKind::Copy);
         let (structure, kind) = (slot.owner.structure, slot.owner.kind);
         let bytes = self.content_now(index, snapshot, sealed);
         if kind == Kind::Kv {

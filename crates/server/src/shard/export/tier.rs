@@ -8,6 +8,7 @@
 //! and both places belong to it (INV-42, INV-44). A block that cannot be read or written now stays where it
 //! is.
 
+use super::{ExportKind, PresentUse};
 use crate::shard::on_disk::{OnDisk, PAGE};
 use crate::shard::tiers::{BlockResidency, Doing, MemoryRoom};
 use crate::shard::{Effect, Shard};
@@ -92,16 +93,13 @@ impl Shard {
         index: usize,
         to: TierIx,
     ) -> Result<(), &'static str> {
-        // A requested move may begin at any moment, and moves the bytes in memory.
-        if self.slots[index].as_ref().is_some_and(|slot| slot.exports.needs_memory()) {
-            return Err("the block is being moved, or has requested a move");
+        let is_same = |export: &TierExport| export.to == to && export.is_from_memory();
+        if self.lies(index).place.export.as_deref().is_some_and(is_same) {
+            return Ok(());
         }
+        self.may_change_tier(index)?;
         let BlockResidency { owner, backing, place, rests } = self.lies(index);
         let at = owner.at;
-        if let Some(export) = &place.export {
-            let same = export.to == to && export.is_from_memory();
-            return if same { Ok(()) } else { Err("the block is being demoted to another tier") };
-        }
         let length = rests.length().ok_or("an operation on the block is in progress")?;
         let floor = backing.floor();
         let current = place.disk.as_ref().is_some_and(|disk| disk.is_current(backing, &rests));
@@ -141,6 +139,7 @@ impl Shard {
         let in_flight = pieces.len();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Memory, floor..length);
         place.export = Some(Box::new(TierExport { asked: length, in_flight, ..export }));
+        self.export_begun(index, ExportKind::Tier);
         for (from, bytes) in pieces {
             self.write_piece(at, (to, slot), number, from, bytes);
         }
@@ -148,6 +147,17 @@ impl Shard {
             self.tier_export_ended(Time::ZERO, index);
         }
         Ok(())
+    }
+
+    /// Whether an export of the block to a tier may begin; otherwise the reason.
+    fn may_change_tier(&mut self, index: usize) -> Result<(), &'static str> {
+        let is_exported = self.lies(index).place.export.is_some();
+        let refusal = match self.slots[index].as_deref() {
+            Some(slot) => slot.refuses(ExportKind::Tier),
+            None if is_exported => PresentUse::Tier.refuses(ExportKind::Tier),
+            None => None,
+        };
+        refusal.map_or(Ok(()), Err)
     }
 
     /// Begins to write a block of a lower tier that has memory back to that tier.
@@ -163,21 +173,17 @@ impl Shard {
         to: TierIx,
     ) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
-        let BlockResidency { place, rests, .. } = self.lies(index);
-        if let Some(export) = place.export.as_ref().filter(|export| !export.is_from_memory()) {
-            let same = export.to == to;
-            return if same {
-                Ok(())
-            } else {
-                refuse("the block is being demoted to another tier")
-            };
+        let is_same = |export: &TierExport| export.to == to && !export.is_from_memory();
+        if self.lies(index).place.export.as_deref().is_some_and(is_same) {
+            return Ok(());
         }
+        let BlockResidency { place, rests, .. } = self.lies(index);
         if to < place.tier {
             let text =
                 format!("a block in {} can move only to memory or to a lower tier", place.tier);
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
-        if place.room != MemoryRoom::None || place.export.is_some() || place.raising {
+        if place.room != MemoryRoom::None || place.raising {
             return refuse("a part of the block is in memory");
         }
         let (Rest::Final(length) | Rest::Pieces(length)) = rests else {
@@ -185,6 +191,9 @@ impl Shard {
         };
         if length == 0 || place.disk.is_none() {
             return refuse("the block is empty");
+        }
+        if let Err(why) = self.may_change_tier(index) {
+            return refuse(why);
         }
         let Some(slot) = self.tiers.take_place(to) else {
             return refuse("the object store has no free slot");
@@ -195,6 +204,7 @@ impl Shard {
         let length = place.disk.as_ref().expect("looked at above").length();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Copy, 0..length);
         place.export = Some(Box::new(export));
+        self.export_begun(index, ExportKind::Tier);
         self.read_pieces(index, at);
         Ok(())
     }

@@ -1,0 +1,148 @@
+//! Which exports of one block may overlap, and which may not (INV-59).
+//!
+//! A peer and a lower tier both end the block's use of its memory: one of them waits for the other. A store
+//! gets the content as of one moment, and everything else continues; only a checkpoint and a move wait for
+//! each other, because the content of a checkpoint must not leave the block before it is copied. A journal names the blocks that hold its
+//! bytes, so that a block with one stays where it is (ADR 0033). The journal itself is no export: it delays
+//! acknowledgements, and gives nothing away.
+
+use crate::shard::BlockSlot;
+
+/// An export of a block's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ExportKind {
+    /// To another block: a split, a merge or a relocation.
+    Peer,
+    /// To a lower tier of the same server.
+    Tier,
+    /// To an object store: the content as of now, taken in one step.
+    Copy,
+    /// To an object store: the content as of a moment for which several blocks are frozen.
+    Checkpoint,
+    /// To an object store, after which the block is freed: the block leaves its structure at once, which ends
+    /// its other exports except for one to a tier.
+    Retain,
+}
+
+impl ExportKind {
+    /// All of them.
+    pub const ALL: [ExportKind; 5] = [
+        ExportKind::Peer,
+        ExportKind::Tier,
+        ExportKind::Copy,
+        ExportKind::Checkpoint,
+        ExportKind::Retain,
+    ];
+}
+
+/// A use of a block's content that lasts, and that a new export must respect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PresentUse {
+    /// An export to a peer, or the request for one.
+    Peer,
+    /// A move that the block has cancelled, and that the controller may have begun.
+    CancelledMove,
+    /// An export to a tier.
+    Tier,
+    /// A checkpoint.
+    Checkpoint,
+    /// A journal of the block.
+    Journal,
+}
+
+impl PresentUse {
+    /// All of them.
+    pub const ALL: [PresentUse; 5] = [
+        PresentUse::Peer,
+        PresentUse::CancelledMove,
+        PresentUse::Tier,
+        PresentUse::Checkpoint,
+        PresentUse::Journal,
+    ];
+
+    /// Why a new export may not begin now; `None` if it may.
+    pub fn refuses(self, new: ExportKind) -> Option<&'static str> {
+        match (self, new) {
+            (PresentUse::Peer, ExportKind::Peer) => Some("the block is already being moved"),
+            (PresentUse::Peer, ExportKind::Tier | ExportKind::Checkpoint) => {
+                Some("the block is being moved, or has requested a move")
+            }
+            (PresentUse::CancelledMove, ExportKind::Peer) => {
+                Some("an earlier move of the block is not cancelled yet")
+            }
+            (PresentUse::Tier, ExportKind::Peer) => {
+                Some("the block is in a lower tier, or is being demoted")
+            }
+            (PresentUse::Tier, ExportKind::Tier) => {
+                Some("the block is being demoted to another tier")
+            }
+            (PresentUse::Checkpoint, ExportKind::Peer) => {
+                Some("a flush is taking a snapshot of the block")
+            }
+            (PresentUse::Checkpoint, ExportKind::Checkpoint) => {
+                Some("another flush is taking a snapshot of the block")
+            }
+            (PresentUse::Journal, ExportKind::Peer | ExportKind::Tier) => {
+                Some("the block stays where it is, because its journal names it")
+            }
+            (PresentUse::CancelledMove, ExportKind::Tier | ExportKind::Checkpoint)
+            | (PresentUse::Checkpoint, ExportKind::Tier)
+            | (PresentUse::Tier | PresentUse::Journal, ExportKind::Checkpoint)
+            | (_, ExportKind::Copy | ExportKind::Retain) => None,
+        }
+    }
+
+    /// Whether this use is a present export of this kind, of which a block has one at most.
+    fn is_made_by(self, export: ExportKind) -> bool {
+        matches!(
+            (self, export),
+            (PresentUse::Peer, ExportKind::Peer)
+                | (PresentUse::Tier, ExportKind::Tier)
+                | (PresentUse::Checkpoint, ExportKind::Checkpoint)
+        )
+    }
+
+    fn is_of(self, slot: &BlockSlot) -> bool {
+        match self {
+            PresentUse::Peer => slot.exports.needs_memory(),
+            PresentUse::CancelledMove => slot.exports.is_cancelling(),
+            PresentUse::Tier => slot.place.export.is_some(),
+            PresentUse::Checkpoint => slot.exports.checkpoint.is_some(),
+            PresentUse::Journal => slot.journal.is_some(),
+        }
+    }
+}
+
+impl BlockSlot {
+    /// Why the block may not begin this export now; `None` if it may.
+    pub(in crate::shard) fn refuses(&self, new: ExportKind) -> Option<&'static str> {
+        let present = PresentUse::ALL.into_iter().filter(|present| present.is_of(self));
+        present.filter_map(|present| present.refuses(new)).next()
+    }
+}
+
+/// The pairs of a present use and a new export that have occurred, for checkers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::shard) struct Overlaps([[bool; ExportKind::ALL.len()]; PresentUse::ALL.len()]);
+
+impl Overlaps {
+    /// Records that an export of a block has begun, beside the other uses of its content.
+    pub fn begun(&mut self, slot: &BlockSlot, new: ExportKind) {
+        for (present, row) in PresentUse::ALL.into_iter().zip(&mut self.0) {
+            if present.is_of(slot) && !present.is_made_by(new) {
+                let refusal = present.refuses(new);
+                assert_eq!(refusal, None, "INV-59: {new:?} begins beside {present:?}");
+                row[new as usize] = true;
+            }
+        }
+    }
+
+    /// The recorded pairs.
+    pub fn seen(&self) -> impl Iterator<Item = (PresentUse, ExportKind)> {
+        let rows = PresentUse::ALL.into_iter().zip(self.0);
+        rows.flat_map(|(present, row)| {
+            let seen = ExportKind::ALL.into_iter().zip(row).filter(|(_, seen)| *seen);
+            seen.map(move |(new, _)| (present, new))
+        })
+    }
+}
