@@ -393,6 +393,7 @@ impl World {
         let end = self.now + RUN_MAX;
         self.until(|w| w.stats.operations >= operations || w.now > end)?;
         self.heal();
+        self.end_checkpoint();
         let deadline = self.now + SETTLE;
         self.until(|w| w.now > deadline || w.tasks.iter().all(Task::idle))?;
         if let Some(task) = self.tasks.iter().find(|t| !t.idle()) {
@@ -436,6 +437,7 @@ impl World {
         self.judge_memory();
         self.judge_disks();
         self.until(|_| true)?;
+        self.count_overlaps();
         self.stats.events = self.next_event;
         self.stats.virtual_ms = self.now.as_millis();
         Ok(self.stats.clone())

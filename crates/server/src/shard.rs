@@ -163,6 +163,8 @@ struct BlockSlot {
     /// For a sealed block, its length and the arguments of `Moved` to its successor.
     sealed: Option<(u64, Box<[u8]>)>,
     exports: Exports,
+    /// The move whose content the block receives.
+    import: Option<u64>,
     told: ReportedState,
     /// The copy that clients map, which then serves the block as well.
     shared: Option<Shared>,

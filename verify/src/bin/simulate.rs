@@ -273,6 +273,10 @@ fn report(stats: &Stats, seeds: u64) {
     for (cell, n) in cells.iter().take(5) {
         println!("  {n:>9} {cell}");
     }
+    println!("runs with an export beside another use of its block, begun or refused:");
+    for ((present, new), n) in &stats.overlaps {
+        println!("  {n:>9} {new:?} beside {present:?}");
+    }
     for missed in stats.missed() {
         println!("MISSED: {missed}");
     }

@@ -28,7 +28,9 @@ impl Shard {
                 "the block is in a lower tier, or is being demoted",
             ));
         }
-        movable.begin_import(id, start, end)
+        movable.begin_import(id, start, end)?;
+        slot.import = Some(id);
+        Ok(())
     }
 
     /// Ends an import: from now on the block owns the received range, or the range is dropped. Idempotent.
@@ -46,6 +48,7 @@ impl Shard {
             slot.owner.end = slot.owner.end.max(end);
         }
         movable.end_import(&mut slot.backing, now, id, commit);
+        slot.import = slot.import.filter(|import| *import != id);
         self.after(now, at);
         Ok(())
     }

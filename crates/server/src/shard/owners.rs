@@ -140,6 +140,7 @@ impl Shard {
             watchers: Watchers::default(),
             sealed: None,
             exports: Exports::default(),
+            import: (owner.importing != 0).then_some(owner.importing),
             told: ReportedState::default(),
             shared: None,
             place: Residency::opened(owner.tier),

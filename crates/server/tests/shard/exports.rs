@@ -305,9 +305,6 @@ fn attempt(kind: Kind, stage: Stage, new: ExportKind) -> BTreeSet<(PresentUse, E
         assert_eq!(String::from_utf8_lossy(&answer.args), refusal, "{stage:?}, {new:?}");
     }
     let seen: BTreeSet<_> = world.below.shard.overlaps().collect();
-    for (present, new) in &seen {
-        assert_eq!(present.refuses(*new), None, "{present:?} beside {new:?}");
-    }
     world.end(stage);
     if new == ExportKind::Retain {
         assert!(world.below.shard.free(at(0)));
@@ -336,7 +333,8 @@ fn exports_overlap_as_the_table_says_and_lose_nothing() {
         }
     }
     let pairs = PresentUse::ALL.into_iter().flat_map(|p| ExportKind::ALL.map(|new| (p, new)));
-    let allowed: BTreeSet<_> =
-        pairs.filter(|(present, new)| present.refuses(*new).is_none()).collect();
-    assert_eq!(seen, allowed, "every pair that the table allows occurs, and no other");
+    // A block with an export that refuses a move requests none.
+    let requested =
+        pairs.filter(|(present, new)| *new != ExportKind::Peer || present.refuses(*new).is_none());
+    assert_eq!(seen, requested.collect(), "every pair is begun or refused");
 }

@@ -119,7 +119,7 @@ impl Shard {
             Some(checkpoint) if checkpoint.flush == flush => {}
             _ => {
                 slot.snapshot(range)?;
-                if let Some(why) = slot.refuses(ExportKind::Checkpoint) {
+                if let Some(why) = self.overlaps.refusal(slot, ExportKind::Checkpoint) {
                     return Err(Answer::refuse(Status::Busy, why));
                 }
                 let stage = CheckpointStage::Frozen { until: now + hold, sealed: None };

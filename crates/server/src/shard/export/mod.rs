@@ -206,7 +206,8 @@ impl BlockSlot {
     /// Whether all bytes of the block are in memory, and no present use of them refuses a move. A block with
     /// a journal is not movable.
     fn may_move(&self) -> bool {
-        self.place.is_workable(&self.backing) && self.exports.checkpoint.is_none()
+        let is_used = self.exports.checkpoint.is_some() || self.import.is_some();
+        self.place.is_workable(&self.backing) && !is_used
     }
 }
 
@@ -251,7 +252,8 @@ impl Shard {
         }
     }
 
-    /// The pairs of a present use of a block's content and a new export that have occurred, for checkers.
+    /// The pairs of a present use of a block's content and a new export that have occurred, begun or refused,
+    /// for checkers.
     pub fn overlaps(&self) -> impl Iterator<Item = (PresentUse, ExportKind)> {
         self.overlaps.seen()
     }

@@ -2,9 +2,9 @@
 //!
 //! A peer and a lower tier both end the block's use of its memory: one of them waits for the other. A store
 //! gets the content as of one moment, and everything else continues; only a checkpoint and a move wait for
-//! each other, because the content of a checkpoint must not leave the block before it is copied. A journal names the blocks that hold its
-//! bytes, so that a block with one stays where it is (ADR 0033). The journal itself is no export: it delays
-//! acknowledgements, and gives nothing away.
+//! each other, because the content of a checkpoint must not leave the block before it is copied. A journal
+//! names the blocks that hold its bytes, so that a block with one stays where it is (ADR 0033). The journal
+//! itself is no export: it delays acknowledgements, and gives nothing away.
 
 use crate::shard::BlockSlot;
 
@@ -42,6 +42,8 @@ pub enum PresentUse {
     Peer,
     /// A move that the block has cancelled, and that the controller may have begun.
     CancelledMove,
+    /// Content that another block sends, and that may become the block's own at any moment.
+    Import,
     /// An export to a tier.
     Tier,
     /// A checkpoint.
@@ -52,9 +54,10 @@ pub enum PresentUse {
 
 impl PresentUse {
     /// All of them.
-    pub const ALL: [PresentUse; 5] = [
+    pub const ALL: [PresentUse; 6] = [
         PresentUse::Peer,
         PresentUse::CancelledMove,
+        PresentUse::Import,
         PresentUse::Tier,
         PresentUse::Checkpoint,
         PresentUse::Journal,
@@ -69,6 +72,9 @@ impl PresentUse {
             }
             (PresentUse::CancelledMove, ExportKind::Peer) => {
                 Some("an earlier move of the block is not cancelled yet")
+            }
+            (PresentUse::Import, ExportKind::Peer | ExportKind::Tier | ExportKind::Checkpoint) => {
+                Some("the block is receiving the content of another block")
             }
             (PresentUse::Tier, ExportKind::Peer) => {
                 Some("the block is in a lower tier, or is being demoted")
@@ -106,6 +112,7 @@ impl PresentUse {
         match self {
             PresentUse::Peer => slot.exports.needs_memory(),
             PresentUse::CancelledMove => slot.exports.is_cancelling(),
+            PresentUse::Import => slot.import.is_some(),
             PresentUse::Tier => slot.place.export.is_some(),
             PresentUse::Checkpoint => slot.exports.checkpoint.is_some(),
             PresentUse::Journal => slot.journal.is_some(),
@@ -113,19 +120,24 @@ impl PresentUse {
     }
 }
 
-impl BlockSlot {
-    /// Why the block may not begin this export now; `None` if it may.
-    pub(in crate::shard) fn refuses(&self, new: ExportKind) -> Option<&'static str> {
-        let present = PresentUse::ALL.into_iter().filter(|present| present.is_of(self));
-        present.filter_map(|present| present.refuses(new)).next()
-    }
-}
-
-/// The pairs of a present use and a new export that have occurred, for checkers.
+/// The pairs of a present use and a new export that have occurred, begun or refused, for checkers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::shard) struct Overlaps([[bool; ExportKind::ALL.len()]; PresentUse::ALL.len()]);
 
 impl Overlaps {
+    /// Why a block may not begin this export now; `None` if it may.
+    pub fn refusal(&mut self, slot: &BlockSlot, new: ExportKind) -> Option<&'static str> {
+        for (present, row) in PresentUse::ALL.into_iter().zip(&mut self.0) {
+            if present.is_of(slot)
+                && let Some(why) = present.refuses(new)
+            {
+                row[new as usize] = true;
+                return Some(why);
+            }
+        }
+        None
+    }
+
     /// Records that an export of a block has begun, beside the other uses of its content.
     pub fn begun(&mut self, slot: &BlockSlot, new: ExportKind) {
         for (present, row) in PresentUse::ALL.into_iter().zip(&mut self.0) {

@@ -153,7 +153,7 @@ impl Shard {
     fn may_change_tier(&mut self, index: usize) -> Result<(), &'static str> {
         let is_exported = self.lies(index).place.export.is_some();
         let refusal = match self.slots[index].as_deref() {
-            Some(slot) => slot.refuses(ExportKind::Tier),
+            Some(slot) => self.overlaps.refusal(slot, ExportKind::Tier),
             None if is_exported => PresentUse::Tier.refuses(ExportKind::Tier),
             None => None,
         };
