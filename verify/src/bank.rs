@@ -25,6 +25,9 @@ pub fn seeds_until_caught(bug: Bug, from: u64, most: u64, operations: u64) -> Op
 pub fn caught_by(bug: Bug) -> Option<&'static str> {
     Some(match bug {
         Bug::BarrierThawsEarly => "crates/catalog/tests/rules/barrier.rs",
+        Bug::CheckpointOfImport | Bug::DemotedWhileMoving => "crates/server/tests/shard/exports.rs",
+        Bug::CheckpointSettlesEarly => "crates/server/tests/shard/extents.rs",
+        Bug::DemotionEndsEarly => "crates/server/tests/shard/to_store.rs",
         Bug::CopyEndsWithStructure => "crates/server/tests/shard/splits_below.rs",
         Bug::TierForgottenAtRejoin => "crates/server/tests/shard/tiers/rising.rs",
         Bug::LeavingBlockStays => "verify/src/simulation/seeds.rs",

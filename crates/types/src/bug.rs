@@ -254,11 +254,33 @@ pub enum Bug {
     /// A copy of a block that was opened in a lower tier takes the block's slot of the disk, although it
     /// has none before its first write (INV-41).
     EmptyBlockHasSlot = 118,
+    /// A block counts as frozen although a put waits for its extents, and changes afterwards
+    /// (INV-49).
+    CheckpointSettlesEarly = 119,
+    /// A block is frozen for a checkpoint while another block sends it content (INV-59).
+    CheckpointOfImport = 120,
+    /// The owed content of a checkpoint is copied after the change and not before it (INV-49).
+    CheckpointCopiesLate = 121,
+    /// A block begins to move while it owes the content of a checkpoint (INV-59).
+    MovesBesideCheckpoint = 122,
+    /// A block that moves is demoted (INV-59).
+    DemotedWhileMoving = 123,
+    /// A block is changed while its content is written to a lower tier (INV-41).
+    ChangesWhileDemoted = 124,
+    /// A piece that a disk has not written counts as written (INV-41).
+    FailedPieceCounts = 125,
+    /// A demotion ends when its first piece is written (INV-41).
+    DemotionEndsEarly = 126,
+    /// A move is committed when a part is answered, before the target has counted the content
+    /// (INV-19).
+    CommitsUncounted = 127,
+    /// A copy in an object store is read from the disk where it was before (INV-44).
+    CopyKeepsItsTier = 128,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 118] = [
+    pub const ALL: [Bug; 128] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -377,6 +399,16 @@ impl Bug {
         Bug::CancelNotRepeated,
         Bug::ReasonOutlivesNeed,
         Bug::EmptyBlockHasSlot,
+        Bug::CheckpointSettlesEarly,
+        Bug::CheckpointOfImport,
+        Bug::CheckpointCopiesLate,
+        Bug::MovesBesideCheckpoint,
+        Bug::DemotedWhileMoving,
+        Bug::ChangesWhileDemoted,
+        Bug::FailedPieceCounts,
+        Bug::DemotionEndsEarly,
+        Bug::CommitsUncounted,
+        Bug::CopyKeepsItsTier,
     ];
 }
 

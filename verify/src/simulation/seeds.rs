@@ -183,6 +183,10 @@ caught! {
     lots_that_are_forgotten_at_a_rejoin_are_caught: LotsForgottenAtRejoin,
     an_unwritten_page_edge_is_caught: PageEdgeUnwritten,
     copy_that_takes_a_slot_of_an_empty_block_is_caught: EmptyBlockHasSlot,
+    checkpoint_that_is_copied_late_is_caught: CheckpointCopiesLate,
+    failed_piece_that_counts_is_caught: FailedPieceCounts,
+    commit_of_an_uncounted_move_is_caught: CommitsUncounted,
+    copy_in_a_store_that_is_read_from_its_disk_is_caught: CopyKeepsItsTier,
     a_refusal_of_the_largest_size_is_caught: LargestRefused,
 }
 

@@ -42,6 +42,7 @@ impl OnDisk {
 
     /// The same bytes in another place.
     pub fn copied_to(&self, tier: TierIx, slot: u32, written: u64) -> OnDisk {
+        let tier = if Bug::CopyKeepsItsTier.active() { self.tier } else { tier };
         OnDisk { tier, slot, written, length: self.length, sums: self.sums.clone() }
     }
 

@@ -8,7 +8,7 @@ use honeycomb_server::{
     ShardConfig,
 };
 use honeycomb_structures::Answer;
-use honeycomb_types::{Kind, TierClass, TierIx, TierSpec, Way};
+use honeycomb_types::{Bug, Kind, TierClass, TierIx, TierSpec, Way};
 use honeycomb_wire::messages::{JournalAt, MapEntry};
 use honeycomb_wire::{Op, Status};
 use std::collections::BTreeSet;
@@ -44,10 +44,12 @@ enum Stage {
     CheckpointFrozen,
     CheckpointOwing,
     Journal,
+    /// A neighbour sends its content.
+    Imports,
 }
 
 impl Stage {
-    const ALL: [Stage; 11] = [
+    const ALL: [Stage; 12] = [
         Stage::Nothing,
         Stage::PeerRequested,
         Stage::PeerCopies,
@@ -59,6 +61,7 @@ impl Stage {
         Stage::CheckpointFrozen,
         Stage::CheckpointOwing,
         Stage::Journal,
+        Stage::Imports,
     ];
 
     fn present(self) -> Option<PresentUse> {
@@ -71,6 +74,7 @@ impl Stage {
             Stage::TierWrites | Stage::TierCopies => Some(PresentUse::Tier),
             Stage::CheckpointFrozen | Stage::CheckpointOwing => Some(PresentUse::Checkpoint),
             Stage::Journal => Some(PresentUse::Journal),
+            Stage::Imports => Some(PresentUse::Import),
         }
     }
 
@@ -81,6 +85,8 @@ impl Stage {
             Stage::TierCopies | Stage::Journal => kind == Kind::File,
             // The content of a file at a moment is its first bytes, and is never owed.
             Stage::CheckpointOwing => kind != Kind::File,
+            // A file or queue moves to an empty block.
+            Stage::Imports => kind == Kind::Kv,
             _ => true,
         }
     }
@@ -216,6 +222,9 @@ impl World {
                 self.pass();
                 assert!(self.has_effect(|effect| matches!(effect, Effect::CommitMove { .. })));
             }
+            Stage::Imports => {
+                self.below.shard.begin_import(at(0), MOVE, u64::MAX, u64::MAX).unwrap();
+            }
             Stage::TierWrites => self.below.shard.lower(at(0), DISK).unwrap(),
             Stage::TierCopies => {
                 self.below.lower(0);
@@ -277,6 +286,7 @@ impl World {
                 self.copies.push(copy);
             }
         }
+        self.below.shard.end_import(now, at(0), MOVE, false).unwrap_or_default();
         self.posts();
         self.below.settle();
         let owes = matches!(stage, Stage::CheckpointFrozen | Stage::CheckpointOwing);
@@ -324,6 +334,26 @@ fn attempt(kind: Kind, stage: Stage, new: ExportKind) -> BTreeSet<(PresentUse, E
 
 #[test]
 fn exports_overlap_as_the_table_says_and_lose_nothing() {
+    attempt_all();
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+#[should_panic(expected = "Imports, Checkpoint")]
+fn checkpoint_of_a_block_that_imports_is_caught() {
+    Bug::arm(Some(Bug::CheckpointOfImport));
+    attempt_all();
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+#[should_panic(expected = "PeerRequested, Tier")]
+fn demotion_of_a_block_that_moves_is_caught() {
+    Bug::arm(Some(Bug::DemotedWhileMoving));
+    attempt_all();
+}
+
+fn attempt_all() {
     let mut seen = BTreeSet::new();
     for kind in [Kind::File, Kind::Queue, Kind::Kv] {
         for stage in Stage::ALL.into_iter().filter(|stage| stage.applies_to(kind)) {

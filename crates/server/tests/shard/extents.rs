@@ -6,7 +6,7 @@ use honeycomb_server::{Effect, KeptBytes, LineKey, MoveWord, Post, Shard, Volume
 use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
+    BlockAt, BlockId, Bug, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
 };
 use honeycomb_wire::extents::{extents, put_extents};
 use honeycomb_wire::messages::MapEntry;
@@ -569,6 +569,18 @@ fn a_put_is_refused_in_time_when_nobody_can_be_asked() {
 /// content: the snapshot had a value that was written after its moment (seed 5307 of the simulator).
 #[test]
 fn block_that_is_frozen_for_a_flush_settles_when_the_extents_of_its_puts_are_adopted() {
+    freeze_while_a_put_waits();
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+#[should_panic(expected = "a put that began earlier is not decided")]
+fn checkpoint_that_settles_before_a_put_is_decided_is_caught() {
+    Bug::arm(Some(Bug::CheckpointSettlesEarly));
+    freeze_while_a_put_waits();
+}
+
+fn freeze_while_a_put_waits() {
     const FLUSH: u64 = 9;
     let mut world = World::new();
     let freeze = |world: &mut World| {

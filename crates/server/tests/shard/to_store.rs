@@ -6,7 +6,7 @@ use honeycomb_env::{MemoryVolume, Volume};
 use honeycomb_server::{BlockOwner, Effect, Io, IoWhat, Shard, ShardConfig, VolumeParts};
 use honeycomb_structures::{Outcome, Payload, Ticket};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
+    BlockAt, BlockId, Bug, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
     TierSpec, Time,
 };
 use honeycomb_wire::data::ReadArgs;
@@ -161,6 +161,18 @@ impl World {
 
 #[test]
 fn a_block_is_read_from_its_disk_until_all_of_it_is_in_the_store() {
+    goes_to_the_store();
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+#[should_panic]
+fn demotion_that_ends_before_its_last_piece_is_caught() {
+    Bug::arm(Some(Bug::DemotionEndsEarly));
+    goes_to_the_store();
+}
+
+fn goes_to_the_store() {
     let mut world = World::new();
     world.shard.lower(at(0), STORE).unwrap();
     world.shard.lower(at(0), STORE).unwrap(); // In progress.

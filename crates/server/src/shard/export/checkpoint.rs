@@ -21,7 +21,7 @@ use crate::refusals::{unknown_block, wrong_epoch};
 use crate::shard::{BlockMessage, BlockSlot, Shard};
 use honeycomb_structures::{Answer, Snapshot, busy};
 use honeycomb_types::limits::FLUSH_COPIES_AT_ONCE;
-use honeycomb_types::{BlockAt, Kind, Time};
+use honeycomb_types::{BlockAt, Bug, Kind, Time};
 use honeycomb_wire::Status;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -111,7 +111,8 @@ impl Shard {
         let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
         let filling = self.pending.iter().any(|pending| pending.at == at && pending.filling);
         // A put of extents changes the block when its extents are adopted.
-        let filling = filling || self.extents.adopts_for(at);
+        let adopts = self.extents.adopts_for(at) && !Bug::CheckpointSettlesEarly.active();
+        let filling = filling || adopts;
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let (kind, structure) = (slot.owner.kind, slot.owner.structure);
@@ -235,7 +236,9 @@ impl Shard {
                     *again = now + ROOM_AGAIN;
                     return Err(busy(2 * RETRY_US));
                 }
-                self.copy_owed(now, index, sealed);
+                if !Bug::CheckpointCopiesLate.active() {
+                    self.copy_owed(now, index, sealed);
+                }
             }
         }
         Ok(())

@@ -26,7 +26,7 @@ use crate::refusals::wrong_epoch;
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Lanes, Movable, Structure, Wish};
 use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
-use honeycomb_types::{BlockAt, Time};
+use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::Status;
 use peer::PeerExport;
 use std::collections::VecDeque;
@@ -206,7 +206,8 @@ impl BlockSlot {
     /// Whether all bytes of the block are in memory, and no present use of them refuses a move. A block with
     /// a journal is not movable.
     fn may_move(&self) -> bool {
-        let is_used = self.exports.checkpoint.is_some() || self.import.is_some();
+        let owes = self.exports.checkpoint.is_some() && !Bug::MovesBesideCheckpoint.active();
+        let is_used = owes || self.import.is_some();
         self.place.is_workable(&self.backing) && !is_used
     }
 }

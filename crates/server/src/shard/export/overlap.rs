@@ -7,6 +7,7 @@
 //! itself is no export: it delays acknowledgements, and gives nothing away.
 
 use crate::shard::BlockSlot;
+use honeycomb_types::Bug;
 
 /// An export of a block's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,9 +111,9 @@ impl PresentUse {
 
     fn is_of(self, slot: &BlockSlot) -> bool {
         match self {
-            PresentUse::Peer => slot.exports.needs_memory(),
+            PresentUse::Peer => slot.exports.needs_memory() && !Bug::DemotedWhileMoving.active(),
             PresentUse::CancelledMove => slot.exports.is_cancelling(),
-            PresentUse::Import => slot.import.is_some(),
+            PresentUse::Import => slot.import.is_some() && !Bug::CheckpointOfImport.active(),
             PresentUse::Tier => slot.place.export.is_some(),
             PresentUse::Checkpoint => slot.exports.checkpoint.is_some(),
             PresentUse::Journal => slot.journal.is_some(),

@@ -411,7 +411,9 @@ impl Exports {
         let answered = peer.parts.answered();
         match (status, peer.stage) {
             (_, PeerStage::Committing { .. }) => {}
-            (Status::Ok, PeerStage::Counted { by, .. }) if by == answered => {
+            (Status::Ok, PeerStage::Counted { by, .. })
+                if by == answered || Bug::CommitsUncounted.active() =>
+            {
                 peer.commit(source);
             }
             (Status::Ok, _) => peer.send_parts(source),

@@ -82,7 +82,8 @@ impl TierExport {
 
     /// Whether no piece is in flight, and none will be.
     fn has_ended(&self) -> bool {
-        self.in_flight == 0 && (self.failed || self.asked >= self.range.end)
+        let is_idle = self.in_flight == 0 || Bug::DemotionEndsEarly.active();
+        is_idle && (self.failed || self.asked >= self.range.end)
     }
 }
 
@@ -315,7 +316,9 @@ impl Shard {
                 disk.expect("it is being written").wrote(from / TIER_CHUNK, &sums);
             }
             IoDone::Written(_) => {}
-            IoDone::Failed(_) | IoDone::Away(_) => export.failed = true,
+            IoDone::Failed(_) | IoDone::Away(_) => {
+                export.failed = !Bug::FailedPieceCounts.active();
+            }
             IoDone::Read(_) | IoDone::Discarded => unreachable!("it was to be written"),
         }
         self.piece_ended(now, index, at);
