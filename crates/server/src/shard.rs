@@ -21,6 +21,7 @@ mod owners;
 mod pending;
 mod reading;
 mod request;
+mod residency;
 mod rising;
 mod tiers;
 mod waiting;
@@ -54,11 +55,12 @@ use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
 use outbox::Outbox;
 use pending::AllPending;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
+use residency::Residency;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use tiers::{Residency, Tiers};
+use tiers::Tiers;
 use waiting::Pending;
 
 /// The caller: the facts that the connection's handshake and grants have proven.

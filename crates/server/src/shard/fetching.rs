@@ -75,7 +75,7 @@ impl Shard {
         if let Err(refusal) = routed_here(&slot.owner, header, attributes.route, args) {
             return self.conclude(now, index, request, Outcome::Done(refusal));
         }
-        let disk = slot.place.disk.as_ref();
+        let disk = slot.place.copy();
         // One that holds nothing has no place: nothing of it is wanted.
         let written = disk.map_or(0, |disk| disk.written);
         let Some(payload) = self.held(payload) else {
@@ -150,7 +150,7 @@ impl Shard {
         if wanted.is_empty() {
             return Some(answer);
         }
-        let disk = slot.place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
+        let disk = slot.place.copy().expect("INV-41: what is not in memory is on a disk");
         let base = disk.slot as u64 * self.config.block_size as u64;
         let (tier, spot) = (disk.tier, disk.slot);
         let mut runs: Vec<Range<usize>> = Vec::with_capacity(wanted.len());
@@ -242,7 +242,7 @@ impl Shard {
         if slot.backing.floor() == 0 {
             return Some(run_in_memory(slot, now, &fetching));
         }
-        if slot.place.disk.as_ref().is_none_or(|disk| disk.written != written) {
+        if slot.place.copy().is_none_or(|disk| disk.written != written) {
             return Some(busy(RETRY_WRITTEN_US));
         }
         let index = self.index(at.block).expect("looked up above");

@@ -14,6 +14,7 @@ use honeycomb_structures::Rest;
 use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{Bug, TierIx};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Offsets and lengths on a disk are multiples of this.
 pub(super) const PAGE: usize = honeycomb_env::VOLUME_ALIGN;
@@ -32,18 +33,35 @@ pub(super) struct OnDisk {
     length: usize,
     /// Checksums of the chunks, from the first.
     sums: Vec<u32>,
+    /// Held by flushes that read the copy: its place belongs to no other block until they drop it.
+    hold: Option<Arc<()>>,
 }
 
 impl OnDisk {
     /// A place to which nothing was written.
     pub fn empty(tier: TierIx, slot: u32) -> OnDisk {
-        OnDisk { tier, slot, written: 0, length: 0, sums: Vec::new() }
+        OnDisk { tier, slot, written: 0, length: 0, sums: Vec::new(), hold: None }
     }
 
     /// The same bytes in another place.
     pub fn copied_to(&self, tier: TierIx, slot: u32, written: u64) -> OnDisk {
         let tier = if Bug::CopyKeepsItsTier.active() { self.tier } else { tier };
-        OnDisk { tier, slot, written, length: self.length, sums: self.sums.clone() }
+        OnDisk { tier, slot, written, length: self.length, sums: self.sums.clone(), hold: None }
+    }
+
+    /// For a flush that reads the copy.
+    pub fn hold(&mut self) -> Arc<()> {
+        self.hold.get_or_insert_default().clone()
+    }
+
+    /// Whether a flush reads the copy.
+    pub fn is_read(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| Arc::strong_count(hold) > 1)
+    }
+
+    /// The hold of the flushes that read the copy, if there are any.
+    pub fn held(mut self) -> Option<Arc<()>> {
+        if self.is_read() { self.hold.take() } else { None }
     }
 
     /// Bytes of the block that the copy holds.

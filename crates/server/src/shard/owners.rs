@@ -1,7 +1,8 @@
 //! The owners of blocks: a block is opened for its owner, closed, and freed.
 
 use super::export::{Exports, RetainedBlock};
-use super::tiers::{Residency, tenant_of};
+use super::residency::Residency;
+use super::tiers::tenant_of;
 use super::{BlockOwner, BlockSlot, Shard, ShardConfig};
 use crate::holdings::ReportedState;
 use crate::pace::Pace;

@@ -76,7 +76,7 @@ impl Shard {
         };
         let BlockSlot { owner, place, .. } = slot;
         let at = owner.at;
-        let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
+        let disk = place.copy().expect("INV-41: what is not in memory is on a disk");
         let written = disk.written;
         let (tier, spot, on_disk) = (disk.tier, disk.slot, floor.min(disk.length()));
         let (mut pieces, mut reads) = (Vec::new(), Vec::new());
@@ -174,8 +174,7 @@ impl Shard {
             IoDone::Failed(why) => {
                 let slot = self.slot_at(at);
                 let same = |disk: &OnDisk| disk.written == written;
-                let Some(slot) = slot.filter(|slot| slot.place.disk.as_ref().is_some_and(same))
-                else {
+                let Some(slot) = slot.filter(|slot| slot.place.copy().is_some_and(same)) else {
                     // It was written to meanwhile: what was read is of two times.
                     return busy(RETRY_WRITTEN_US);
                 };

@@ -6,7 +6,8 @@
 //! to memory). Until the whole block is in memory it is read from the disk as before, and its memory belongs
 //! to no other block (INV-42). A block that cannot be read now stays where it is.
 
-use super::tiers::{Doing, MemoryRoom};
+use super::residency::MemoryRoom;
+use super::tiers::Doing;
 use super::{Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_structures::Answer;
@@ -52,9 +53,8 @@ impl Shard {
         // A block with memory for its end is being written, and is not promoted as well. A block that is
         // whole in the warm pool need not be promoted: it stays there if it may.
         let whole = slot.is_whole();
-        if (slot.place.room == MemoryRoom::None || whole)
-            && slot.place.heat.read(now, bytes, length)
-        {
+        let counts = slot.place.room() == MemoryRoom::None || whole;
+        if counts && slot.place.heat_mut().is_some_and(|heat| heat.read(now, bytes, length)) {
             let (structure, at) = (slot.owner.structure, slot.owner.at);
             self.out.effects.push(Effect::Raise { structure, at });
         }
@@ -64,12 +64,9 @@ impl Shard {
     fn stays_up(&mut self, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
         let (structure, at) = (slot.owner.structure, slot.owner.at);
-        let warm = std::mem::replace(&mut slot.place.room, MemoryRoom::Frame);
-        (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
-        slot.place.stay = None;
-        let copy = slot.place.take_copy();
+        let copy = slot.place.promoted();
         self.tiers.frames += 1;
-        self.give_room(warm);
+        self.give_room(MemoryRoom::Warm);
         if let Some(copy) = copy {
             self.leave_copy(copy);
         }
@@ -84,16 +81,15 @@ impl Shard {
         let has_frame = self.has_frame();
         let slot = self.slots[index].as_deref_mut();
         let Some(slot) = slot else { return refuse("the block is retained for a flush") };
-        if slot.place.raising {
+        if slot.place.is_promoting() {
             return Ok(());
         }
-        if slot.place.export.as_ref().is_some_and(|export| !export.is_from_memory()) {
+        if slot.place.export().is_some_and(|export| !export.is_from_memory()) {
             return refuse("the block is being demoted");
         }
         let whole = slot.is_whole();
-        let stays =
-            whole && slot.place.room == MemoryRoom::Warm && slot.place.is_workable(&slot.backing);
-        if slot.place.room != MemoryRoom::None && !stays {
+        let stays = whole && slot.place.is_warm() && slot.place.is_workable(&slot.backing);
+        if slot.place.room() != MemoryRoom::None && !stays {
             return refuse("the end of the block is in memory and may change");
         }
         if !has_frame {
@@ -106,7 +102,7 @@ impl Shard {
         let Some(length) = slot.rests().length() else {
             return refuse("an operation on the block is in progress");
         };
-        let Some(disk) = slot.place.disk.as_ref().filter(|_| length > 0) else {
+        let Some(disk) = slot.place.copy().filter(|_| length > 0) else {
             return refuse("the block is empty");
         };
         let (tier, spot, (read, sums)) = (disk.tier, disk.slot, disk.all());
@@ -116,7 +112,7 @@ impl Shard {
             return refuse("cannot map memory for the block");
         };
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        (slot.place.room, slot.place.raising) = (MemoryRoom::Frame, true);
+        slot.place.promotes();
         self.tiers.frames += 1;
         let at = spot as u64 * self.config.block_size as u64;
         let what = IoWhat::Raise { at, into, length: read.end, sums };
@@ -127,25 +123,24 @@ impl Shard {
     /// All of a block was read, or could not be.
     pub(super) fn raised(&mut self, now: Time, at: BlockAt, spot: u32, done: IoDone) {
         let Some(index) = self.at_place(at, spot) else { return };
-        let slot = self.slots[index].as_deref_mut().filter(|slot| slot.place.raising);
+        let slot = self.slots[index].as_deref_mut().filter(|slot| slot.place.is_promoting());
         // Meanwhile it was kept for a flush: nobody else reads it.
         let Some(slot) = slot else { return };
-        slot.place.raising = false;
-        let (structure, below) = (slot.owner.structure, slot.place.tier);
+        let structure = slot.owner.structure;
         let tier = match done {
             IoDone::Read(backing) => {
                 self.tiers.counts.read += backing.len() as u64;
                 slot.backing = backing;
-                (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
-                let copy = slot.place.take_copy().expect("the block was read from its disk");
+                let copy = slot.place.promoted().expect("the block was read from its disk");
                 self.leave_copy(copy);
                 TierIx::MEMORY
             }
             _ => {
                 // Who reads it next may find the same, and then it is lost.
-                slot.place.room = MemoryRoom::None;
+                slot.place.promotion_failed();
+                let tier = slot.place.tier();
                 self.give_room(MemoryRoom::Frame);
-                below
+                tier
             }
         };
         self.out.effects.push(Effect::TierChanged { structure, at, tier });

@@ -6,15 +6,7 @@
 //! needed part is read back into the *warm pool*, memory reserved for that; the block is demoted again when
 //! it is sealed or when another needs the room.
 //!
-//! | State of a block | Its memory | Its bytes on the disk |
-//! | --- | --- | --- |
-//! | in memory | a frame | none |
-//! | being demoted | a frame or warm | being written, read from memory |
-//! | in a lower tier | none | all |
-//! | in a lower tier, with a warm end | warm | those before `Backing::floor` |
-//! | its end being read back | warm, empty | all; the chunk in which it ends is being read |
-//! | being promoted | a frame, being filled | all |
-//! | being demoted to a store | none, except pieces of it in transfer | all |
+//! `Residency` has the states of a block.
 //!
 //! No I/O here: operations leave as `Io` (`take_io`), and their outcomes are passed in (`io_done`). A place
 //! on a disk belongs to one block until its last I/O has ended, and is then returned to the disk before
@@ -25,8 +17,8 @@ use super::export::{RetainedBlock, TierExport};
 use super::fetching::Fetching;
 use super::on_disk::OnDisk;
 use super::reading::Reading;
-use super::rising::Heat;
-use super::warm::{Stay, Warm};
+use super::residency::{MemoryRoom, Residency};
+use super::warm::Warm;
 use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
@@ -43,127 +35,12 @@ use std::time::Duration;
 /// How often it is looked whether the memory of a block that went down is read no more.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// What memory a block has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MemoryRoom {
-    /// What the controller gave it.
-    Frame,
-    /// A part of what is kept for blocks that are below.
-    Warm,
-    /// None.
-    None,
-}
-
-/// Where the bytes of a block are.
-#[derive(Debug)]
-pub(super) struct Residency {
-    /// The tier where the block is: memory, or a lower one.
-    pub tier: TierIx,
-    pub room: MemoryRoom,
-    pub disk: Option<OnDisk>,
-    /// The block is being copied to another tier, or from memory to the same one.
-    pub export: Option<Box<TierExport>>,
-    /// What it will write to, while the chunk in which it ends is being read.
-    pub rising: Option<Backing>,
-    pub stay: Option<Stay>,
-    /// When it last stayed because it was written to on its way down.
-    pub stayed: Option<Time>,
-    /// All of it is being read into memory that it has for that.
-    pub raising: bool,
-    pub heat: Heat,
-    /// Whoever reads what of it is on a disk for a flush has this.
-    hold: Option<Arc<()>>,
-}
-
 /// A block and its bytes: of a structure, or kept for a flush.
 pub(super) struct BlockResidency<'a> {
     pub owner: BlockOwner,
     pub backing: &'a mut Backing,
     pub place: &'a mut Residency,
     pub rests: Rest,
-}
-
-impl Residency {
-    /// Of a block that has gone elsewhere.
-    pub(super) fn left(tier: TierIx) -> Residency {
-        Residency { room: MemoryRoom::None, ..Residency::opened(tier) }
-    }
-
-    /// Nobody will reach it: what is being read for somebody is given up, and the room that it had.
-    pub(super) fn stop_rising(&mut self) -> MemoryRoom {
-        let raising = std::mem::take(&mut self.raising);
-        match self.rising.take() {
-            None if !raising => MemoryRoom::None,
-            _ => std::mem::replace(&mut self.room, MemoryRoom::None),
-        }
-    }
-
-    /// Takes the block's copy from it: with the place, and the hold of flushes that may still read it.
-    pub(super) fn take_copy(&mut self) -> Option<(OnDisk, Option<Arc<()>>)> {
-        let hold = self.hold.take();
-        self.disk.take().map(|disk| (disk, hold))
-    }
-
-    /// Whether somebody reads what of it is on a disk for a flush.
-    pub(super) fn is_read(&self) -> bool {
-        self.hold.as_ref().is_some_and(|hold| Arc::strong_count(hold) > 1)
-    }
-
-    /// Whether all of it is in memory, and stays there for now.
-    pub(super) fn is_workable(&self, backing: &Backing) -> bool {
-        let is_moving = self.is_demoting() || self.rising.is_some() || self.raising;
-        backing.floor() == 0 && !is_moving
-    }
-
-    /// Whether the memory of the block is being written to a lower tier.
-    pub(super) fn is_demoting(&self) -> bool {
-        self.export.as_ref().is_some_and(|export| export.is_from_memory())
-    }
-
-    /// The export of the block's memory to a lower tier.
-    pub(super) fn demotion(&mut self) -> Option<&mut TierExport> {
-        self.export.as_deref_mut().filter(|export| export.is_from_memory())
-    }
-
-    /// Whether the block is in this tier and stays there, or is on its way to it.
-    fn goes_to(&self, tier: TierIx) -> bool {
-        let leaves = self.room == MemoryRoom::Frame && self.is_demoting();
-        self.tier == tier && !leaves || self.export.as_ref().is_some_and(|e| e.to() == tier)
-    }
-
-    /// For whoever reads it for a flush: its place on a disk is nobody else's until that is dropped.
-    pub(super) fn hold(&mut self) -> Arc<()> {
-        self.hold.get_or_insert_default().clone()
-    }
-
-    /// Of a block that was opened there.
-    pub(super) fn opened(tier: TierIx) -> Residency {
-        let room = if tier.is_below() { MemoryRoom::None } else { MemoryRoom::Frame };
-        Residency {
-            tier,
-            room,
-            disk: None,
-            export: None,
-            rising: None,
-            stay: None,
-            stayed: None,
-            raising: false,
-            heat: Heat::default(),
-            hold: None,
-        }
-    }
-
-    /// Whether it is in memory and stays there, as far as is known.
-    #[inline]
-    pub(super) fn is_plain(&self) -> bool {
-        self.room == MemoryRoom::Frame && !self.is_demoting() && !self.raising
-    }
-
-    /// The tier by which it is counted, and the one to which it is on its way.
-    pub(super) fn told(&self) -> (TierIx, TierIx) {
-        let to = self.export.as_ref().map_or(self.tier, |export| export.to());
-        (self.tier, if self.raising { TierIx::MEMORY } else { to })
-    }
 }
 
 /// A place of a disk.
@@ -356,8 +233,8 @@ impl Shard {
         let places = self.slots.iter().flatten().map(|slot| &slot.place);
         let places = places.chain(self.retained.values().map(|retained| &retained.place));
         let of = |place: &Residency| {
-            let extra = place.export.as_ref().and_then(|export| export.extra_slot());
-            usize::from(place.disk.is_some()) + usize::from(extra.is_some())
+            let extra = place.export().and_then(TierExport::extra_slot);
+            usize::from(place.copy().is_some()) + usize::from(extra.is_some())
         };
         let owned = places.map(of).sum::<usize>();
         let tiers = &self.tiers;
@@ -375,9 +252,9 @@ impl Shard {
     pub(super) fn tiers_of(&self, at: BlockAt, place: &Residency) -> (TierIx, TierIx) {
         let read = |l: &FreedAfterRead| l.at == at && l.room == MemoryRoom::Frame;
         if self.tiers.leaving.iter().any(read) && !Bug::TierForgottenAtRejoin.active() {
-            return (TierIx::MEMORY, place.tier);
+            return (TierIx::MEMORY, place.tier());
         }
-        place.told()
+        place.tiers()
     }
 
     /// Blocks in memory, and in the warm pool: never more than there are. For tests.
@@ -387,7 +264,7 @@ impl Shard {
 
     /// Whether a block has memory that the controller has given it. For tests.
     pub fn has_frame_for(&mut self, at: BlockAt) -> bool {
-        self.slot_at(at).is_some_and(|slot| slot.place.room == MemoryRoom::Frame)
+        self.slot_at(at).is_some_and(|slot| slot.place.room() == MemoryRoom::Frame)
     }
 
     /// Whether somebody else could have another frame.
@@ -406,7 +283,7 @@ impl Shard {
             return Ok(());
         }
         let (from, is_final) =
-            (lying.place.tier, matches!(lying.rests, Rest::Final(_) | Rest::Pieces(_)));
+            (lying.place.tier(), matches!(lying.rests, Rest::Final(_) | Rest::Pieces(_)));
         if !tier.is_below() {
             return self.raise(index);
         }
@@ -428,12 +305,12 @@ impl Shard {
 
     /// What a block has in memory is not served any more: all of it is on the disk.
     pub(super) fn leave_memory(&mut self, index: usize) {
-        self.retained_was_demoted(index);
         let BlockResidency { owner, backing, place, .. } = self.lies(index);
-        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
+        let (at, structure) = (owner.at, owner.structure);
         let memory = backing.extract();
-        let room = std::mem::replace(&mut place.room, MemoryRoom::None);
-        place.stay = None;
+        let room = place.leaves_memory();
+        let tier = place.tier();
+        self.retained_was_demoted(index);
         if let Some(slot) = self.slots[index].as_deref_mut() {
             let content = slot.structure.content_mut().expect("a demoted block has content");
             content.demoted();
@@ -527,20 +404,20 @@ impl Shard {
     /// A block has this place no more: its memory is free, and its place on a disk when nobody reads it
     /// any more.
     pub(super) fn leave_place(&mut self, place: &mut Residency) {
-        let room = std::mem::replace(&mut place.room, MemoryRoom::None);
+        let (room, extra, copy) = place.end();
         self.give_room(room);
-        if let Some((tier, slot)) = place.export.take().and_then(|export| export.extra_slot()) {
+        if let Some((tier, slot)) = extra {
             self.tiers.leave(tier, slot, self.config.block_size);
         }
-        if let Some(copy) = place.take_copy() {
+        if let Some(copy) = copy {
             self.leave_copy(copy);
         }
     }
 
     /// Frees the place of a copy, when no flush reads it any more.
-    pub(super) fn leave_copy(&mut self, (copy, hold): (OnDisk, Option<Arc<()>>)) {
-        let OnDisk { tier, slot, .. } = copy;
-        if let Some(hold) = hold.filter(|hold| Arc::strong_count(hold) > 1) {
+    pub(super) fn leave_copy(&mut self, copy: OnDisk) {
+        let (tier, slot) = (copy.tier, copy.slot);
+        if let Some(hold) = copy.held() {
             self.tiers.disk(tier).spots[slot as usize].busy += 1;
             self.tiers.lent.push((tier, slot, hold));
             self.tiers.look_again = Some(Time::ZERO);
@@ -612,7 +489,7 @@ impl Shard {
     pub(super) fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
         let index = self.index(at.block)?;
         let BlockResidency { owner, place, .. } = self.lying(index)?;
-        let same = owner.at == at && place.disk.as_ref().is_some_and(|d| d.slot == spot);
+        let same = owner.at == at && place.copy().is_some_and(|copy| copy.slot == spot);
         same.then_some(index)
     }
 }

@@ -8,7 +8,8 @@
 //! arrive stays as long as that, up to a limit (`WARM_TURN_MAX`), so that its writers come before it leaves.
 
 use super::on_disk::PAGE;
-use super::tiers::{Doing, MemoryRoom};
+use super::residency::MemoryRoom;
+use super::tiers::Doing;
 use super::{BlockSlot, Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
@@ -60,7 +61,7 @@ impl Stay {
     }
 
     /// Records that the block has arrived: its writers can run from now on.
-    fn arrived(&mut self, now: Time) {
+    pub(super) fn arrived(&mut self, now: Time) {
         if Bug::StayCountedFromRequest.active() {
             return;
         }
@@ -115,7 +116,7 @@ impl Shard {
             // only once in a while: otherwise no block would be demoted where all are written. A block of the
             // write cache does not stay, because another one waits for its place: its writer would find it
             // leaving again, and the other one would wait without end.
-            let framed = slot.place.room == MemoryRoom::Frame || Bug::LeavingBlockStays.active();
+            let framed = slot.place.room() == MemoryRoom::Frame || Bug::LeavingBlockStays.active();
             let stayed = slot.place.stayed.is_some_and(|since| now < since + STAYS_AGAIN);
             if framed && !(whole && stayed) {
                 slot.place.demotion().expect("looked up above").cancel();
@@ -123,11 +124,11 @@ impl Shard {
             }
             return Err(busy(RETRY_WARM_US));
         }
-        if slot.place.rising.is_some() || slot.place.raising {
+        if slot.place.is_being_read() {
             return Err(busy(RETRY_WARM_US));
         }
-        if slot.place.room != MemoryRoom::None {
-            if let Some(stay) = &mut slot.place.stay {
+        if slot.place.room() != MemoryRoom::None {
+            if let Some(stay) = slot.place.stay_mut() {
                 stay.written = Some(now);
             }
             return Ok(());
@@ -137,7 +138,7 @@ impl Shard {
         }
         let before = self.wants_warmth(now, index);
         let slot = self.slots[index].as_deref_mut().expect("located");
-        if slot.place.room == MemoryRoom::Warm && slot.place.rising.is_none() {
+        if slot.place.is_warm() {
             return Ok(());
         }
         let delay = RETRY_WARM_US * (1 + before as u64);
@@ -161,11 +162,11 @@ impl Shard {
     pub(super) fn come_up_to_leave(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref().expect("the caller has found the block");
         let place = &slot.place;
-        let under_way = place.export.is_some() || place.rising.is_some() || place.raising;
+        let under_way = place.export().is_some() || place.is_being_read();
         if under_way || slot.rests() == Rest::Busy {
             return; // It is looked at again in a moment.
         }
-        match place.room {
+        match place.room() {
             MemoryRoom::None => drop(self.wants_warmth(now, index)),
             // Its end is: it comes up with the rest.
             MemoryRoom::Warm if slot.backing.floor() > 0 => drop(self.write_back(index)),
@@ -194,7 +195,7 @@ impl Shard {
         let slots = &self.slots;
         let warm = |index: &u32| {
             let slot = slots[*index as usize].as_deref();
-            slot.filter(|slot| slot.place.room == MemoryRoom::Warm)
+            slot.filter(|slot| slot.place.room() == MemoryRoom::Warm)
         };
         self.tiers.warm.came.retain(|index| warm(index).is_some());
         let here = || self.tiers.warm.came.iter().filter_map(warm);
@@ -206,10 +207,10 @@ impl Shard {
         }
         let idle = |slot: &&BlockSlot| {
             let settled = slot.rests() != Rest::Busy;
-            let still = slot.place.rising.is_none() && !slot.place.is_demoting();
+            let still = slot.place.is_warm() && !slot.place.is_demoting();
             settled && still && !slot.exports.needs_memory()
         };
-        let may_leave = |slot: &&BlockSlot| slot.place.stay.map_or(Time::ZERO, |stay| stay.ends());
+        let may_leave = |slot: &&BlockSlot| slot.place.stay().map_or(Time::ZERO, Stay::ends);
         let Some(next) = here().filter(idle).map(|slot| may_leave(&slot)).min() else { return };
         if next > now {
             let again = self.tiers.look_again.map_or(next, |due| due.min(next));
@@ -217,7 +218,7 @@ impl Shard {
             return;
         }
         let may = here().filter(idle).filter(|slot| may_leave(slot) <= now);
-        let coldest = may.min_by_key(|slot| slot.place.stay.map(|stay| stay.last_use()));
+        let coldest = may.min_by_key(|slot| slot.place.stay().map(Stay::last_use));
         if let Some(index) = coldest.and_then(|slot| self.index(slot.owner.at.block)) {
             let _ = self.write_back(index);
         }
@@ -225,8 +226,9 @@ impl Shard {
 
     /// It stays in the warm pool for now: it could not be written down.
     pub(super) fn stays_warm(&mut self, now: Time, index: usize) {
-        if let Some(slot) = self.slots[index].as_deref_mut().filter(|s| s.place.stay.is_some()) {
-            slot.place.stay = Some(Stay::failed(now));
+        let slot = self.slots[index].as_deref_mut();
+        if let Some(stay) = slot.and_then(|slot| slot.place.stay_mut()) {
+            *stay = Stay::failed(now);
         }
     }
 
@@ -241,10 +243,9 @@ impl Shard {
             Rest::Whole(length) => (length, 0),
             Rest::Busy | Rest::Final(_) | Rest::Pieces(_) => return,
         };
-        if slot.place.room != MemoryRoom::None {
+        if slot.place.room() != MemoryRoom::None {
             return;
         }
-        slot.place.stay = Some(Stay::requested(now));
         let overwrites = slot.kind.overwrites();
         let Ok(mut backing) = self.new_backing(&owner, overwrites) else {
             return; // Its writer comes again.
@@ -256,8 +257,8 @@ impl Shard {
             self.tiers.warm.came.push(index as u32);
         }
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        slot.place.room = MemoryRoom::Warm;
-        let read = slot.place.disk.as_mut().and_then(|disk| {
+        let stay = Stay::requested(now);
+        let read = slot.place.copy_mut().and_then(|disk| {
             if length <= floor {
                 disk.keep(floor); // Nothing of it is read: the rest of the copy is stale.
                 return None;
@@ -267,17 +268,19 @@ impl Shard {
         });
         let Some((tier, place, read, sums)) = read else {
             slot.backing = backing;
+            slot.place.reads_back(None, stay);
             return;
         };
         if floor == 0 {
             // What it will have is read into: nothing of it is anywhere else in memory.
-            slot.place.rising = Some(Backing::absent(size, &self.config.reclaimer));
+            let absent = Backing::absent(size, &self.config.reclaimer);
+            slot.place.reads_back(Some(absent), stay);
             let at = owner.at;
             let offset = place as u64 * size as u64;
             let what = IoWhat::Raise { at: offset, into: backing, length: read.end, sums };
             return self.tiers.ask(tier, place, Doing::Rise { at, chunk: 0 }, what);
         }
-        slot.place.rising = Some(backing);
+        slot.place.reads_back(Some(backing), stay);
         let (at, chunk) = (owner.at, floor / TIER_CHUNK);
         let offset = place as u64 * size as u64 + floor as u64;
         match Backing::counted(read.len(), &self.tiers.buffers, &self.config.reclaimer) {
@@ -292,8 +295,7 @@ impl Shard {
     /// Takes back what `bring_up` gave.
     fn bring_back(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
-        slot.place.rising = None;
-        let room = std::mem::replace(&mut slot.place.room, MemoryRoom::None);
+        let room = slot.place.stops_reading();
         self.give_room(room);
         self.warm_next(now);
     }
@@ -302,10 +304,9 @@ impl Shard {
     pub(super) fn look_at_tiers(&mut self, index: usize) {
         let Some(slot) = self.slots[index].as_deref() else { return };
         let place = &slot.place;
-        if place.room == MemoryRoom::Warm
+        if place.is_warm()
             && !slot.exports.is_departing()
             && !place.is_demoting()
-            && place.rising.is_none()
             && matches!(slot.rests(), Rest::Final(_))
         {
             // One that has no place is asked again when something of its disk is free.
@@ -319,7 +320,7 @@ impl Shard {
             return; // Nobody writes to it any more.
         }
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        let length = slot.place.disk.as_ref().expect("the block was read from its disk").length();
+        let length = slot.place.copy().expect("the block was read from its disk").length();
         let IoDone::Read(read) = done else {
             let structure = slot.owner.structure;
             match done {
@@ -331,7 +332,7 @@ impl Shard {
             }
             return self.bring_back(now, index);
         };
-        let Some(mut backing) = slot.place.rising.take() else { return };
+        let Some(mut backing) = slot.place.was_read_back(now) else { return };
         let floor = chunk * TIER_CHUNK;
         self.tiers.counts.read += (length - floor) as u64;
         slot.backing = match floor {
@@ -344,9 +345,6 @@ impl Shard {
             }
         };
         slot.backing.taken_as_read();
-        if let Some(stay) = &mut slot.place.stay {
-            stay.arrived(now);
-        }
         if floor == 0 {
             self.heats(now, index, length);
         }

@@ -7,7 +7,8 @@
 use super::ExportKind;
 use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
 use crate::refusals::{unknown_block, wrong_epoch};
-use crate::shard::tiers::{BlockResidency, MemoryRoom, Residency};
+use crate::shard::residency::{MemoryRoom, Residency};
+use crate::shard::tiers::BlockResidency;
 use crate::shard::{BlockOwner, Effect, Shard};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, Snapshot};
@@ -56,9 +57,9 @@ impl Shard {
         let snapshot = slot.snapshot(range)?;
         self.overlaps.begun(slot, ExportKind::Retain);
         // The content is final: reads into memory, for a writer or a promotion, are given up.
-        let mut place = std::mem::replace(&mut slot.place, Residency::left(owner.tier));
-        let raising = place.raising;
-        let rising = place.stop_rising();
+        let mut place = slot.place.take();
+        let promoting = place.is_promoting();
+        let freed = place.stops_reading();
         let mut backing = slot.backing.extract();
         let mapped = slot.shared.is_some();
         let floor = backing.floor().min(snapshot.length());
@@ -69,9 +70,9 @@ impl Shard {
         let leaving = self.take_leaving(at);
         self.close(index, at);
         self.put_leaving(leaving);
-        self.give_room(rising);
-        if raising {
-            let (structure, tier) = (owner.structure, place.tier);
+        self.give_room(freed);
+        if promoting {
+            let (structure, tier) = (owner.structure, place.tier());
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
         }
         let retained = RetainedBlock { owner, backing, place, bytes: bytes.clone(), mapped };
@@ -148,7 +149,7 @@ impl Shard {
     /// Writes a retained block's part of the write cache back, so that it does not wait there for a store.
     /// Without a place on the disk, this is repeated with the flush.
     fn write_retained_back(&mut self, index: usize) {
-        let is_warm = |retained: &RetainedBlock| retained.place.room == MemoryRoom::Warm;
+        let is_warm = |retained: &RetainedBlock| retained.place.room() == MemoryRoom::Warm;
         if self.retained.get(&index).is_some_and(is_warm) {
             let _ = self.write_back(index);
         }
@@ -182,8 +183,8 @@ fn stored(place: &mut Residency, length: usize, block_size: usize) -> Option<Sto
     if length == 0 {
         return None;
     }
-    let hold = place.hold();
-    let disk = place.disk.as_ref().expect("INV-41: a block that is not in memory is on a disk");
+    let disk = place.copy_mut().expect("INV-41: a block that is not in memory is on a disk");
+    let hold = disk.hold();
     let (chunks, sums) = disk.chunks(&(0..length));
     let at = disk.slot as u64 * block_size as u64;
     Some(StoredBytes { tier: disk.tier, at, length: chunks.end, sums, hold })

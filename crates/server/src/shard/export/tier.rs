@@ -10,7 +10,8 @@
 
 use super::{ExportKind, PresentUse};
 use crate::shard::on_disk::{OnDisk, PAGE};
-use crate::shard::tiers::{BlockResidency, Doing, MemoryRoom};
+use crate::shard::residency::MemoryRoom;
+use crate::shard::tiers::{BlockResidency, Doing};
 use crate::shard::{Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::{Backing, Pin};
@@ -30,7 +31,7 @@ enum CopiedFrom {
 }
 
 /// An export to a tier.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::shard) struct TierExport {
     to: TierIx,
     /// The block's place there.
@@ -95,7 +96,7 @@ impl Shard {
         to: TierIx,
     ) -> Result<(), &'static str> {
         let is_same = |export: &TierExport| export.to == to && export.is_from_memory();
-        if self.lies(index).place.export.as_deref().is_some_and(is_same) {
+        if self.lies(index).place.export().is_some_and(is_same) {
             return Ok(());
         }
         self.may_change_tier(index)?;
@@ -103,10 +104,10 @@ impl Shard {
         let at = owner.at;
         let length = rests.length().ok_or("an operation on the block is in progress")?;
         let floor = backing.floor();
-        let current = place.disk.as_ref().is_some_and(|disk| disk.is_current(backing, &rests));
-        if (length <= floor || current) && place.room == MemoryRoom::Warm {
+        let current = place.copy().is_some_and(|disk| disk.is_current(backing, &rests));
+        if (length <= floor || current) && place.room() == MemoryRoom::Warm {
             // Nothing was written since the block was read back: its memory is freed as it is.
-            if let Some(disk) = &mut place.disk {
+            if let Some(disk) = place.copy_mut() {
                 disk.stays(backing, length);
             }
             self.leave_memory(index);
@@ -116,8 +117,8 @@ impl Shard {
             return Err("the block is empty");
         }
         // A copy that is written anew from its first byte does not replace one that a flush still reads.
-        let slot = match &place.disk {
-            Some(disk) if floor > 0 || !place.is_read() => disk.slot,
+        let slot = match place.copy() {
+            Some(disk) if floor > 0 || !disk.is_read() => disk.slot,
             _ => {
                 let slot = self.tiers.take_place(to).ok_or("the disk has no free slot")?;
                 if let Some(old) = self.lies(index).place.take_copy() {
@@ -129,7 +130,9 @@ impl Shard {
         let number = self.tiers.number();
         let BlockResidency { backing, place, .. } = self.lies(index);
         let end = length.next_multiple_of(PAGE);
-        place.disk.get_or_insert_with(|| OnDisk::empty(to, slot)).begin(floor, end, number);
+        let mut new_copy = place.copy().is_none().then(|| OnDisk::empty(to, slot));
+        let copy = new_copy.as_mut().or(place.copy_mut()).expect("made above");
+        copy.begin(floor, end, number);
         // The rest of the last page is written with it.
         backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
         let unwritten = Bug::PageEdgeUnwritten.active() && (1..=16).contains(&(length % PAGE));
@@ -139,7 +142,7 @@ impl Shard {
             starts.map(|at| (at, backing.pin(at..(at + TIER_PIECE).min(end)))).collect();
         let in_flight = pieces.len();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Memory, floor..length);
-        place.export = Some(Box::new(TierExport { asked: length, in_flight, ..export }));
+        place.exports(TierExport { asked: length, in_flight, ..export }, new_copy);
         self.export_begun(index, ExportKind::Tier);
         for (from, bytes) in pieces {
             self.write_piece(at, (to, slot), number, from, bytes);
@@ -152,7 +155,7 @@ impl Shard {
 
     /// Whether an export of the block to a tier may begin; otherwise the reason.
     fn may_change_tier(&mut self, index: usize) -> Result<(), &'static str> {
-        let is_exported = self.lies(index).place.export.is_some();
+        let is_exported = self.lies(index).place.export().is_some();
         let refusal = match self.slots[index].as_deref() {
             Some(slot) => self.overlaps.refusal(slot, ExportKind::Tier),
             None if is_exported => PresentUse::Tier.refuses(ExportKind::Tier),
@@ -163,7 +166,7 @@ impl Shard {
 
     /// Begins to write a block of a lower tier that has memory back to that tier.
     pub(in crate::shard) fn write_back(&mut self, index: usize) -> Result<(), &'static str> {
-        let tier = self.lies(index).place.tier;
+        let tier = self.lies(index).place.tier();
         self.demote(index, tier)
     }
 
@@ -175,22 +178,22 @@ impl Shard {
     ) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let is_same = |export: &TierExport| export.to == to && !export.is_from_memory();
-        if self.lies(index).place.export.as_deref().is_some_and(is_same) {
+        if self.lies(index).place.export().is_some_and(is_same) {
             return Ok(());
         }
         let BlockResidency { place, rests, .. } = self.lies(index);
-        if to < place.tier {
+        if to < place.tier() {
             let text =
-                format!("a block in {} can move only to memory or to a lower tier", place.tier);
+                format!("a block in {} can move only to memory or to a lower tier", place.tier());
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
-        if place.room != MemoryRoom::None || place.raising {
+        if place.room() != MemoryRoom::None {
             return refuse("a part of the block is in memory");
         }
         let (Rest::Final(length) | Rest::Pieces(length)) = rests else {
             return refuse("the block may still be written");
         };
-        if length == 0 || place.disk.is_none() {
+        if length == 0 || place.copy().is_none() {
             return refuse("the block is empty");
         }
         if let Err(why) = self.may_change_tier(index) {
@@ -202,9 +205,9 @@ impl Shard {
         let number = self.tiers.number();
         let BlockResidency { owner, place, .. } = self.lies(index);
         let at = owner.at;
-        let length = place.disk.as_ref().expect("looked at above").length();
+        let length = place.copy().expect("looked at above").length();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Copy, 0..length);
-        place.export = Some(Box::new(export));
+        place.exports(export, None);
         self.export_begun(index, ExportKind::Tier);
         self.read_pieces(index, at);
         Ok(())
@@ -215,7 +218,7 @@ impl Shard {
         let size = self.config.block_size as u64;
         loop {
             let BlockResidency { place, .. } = self.lies(index);
-            let (Some(export), Some(disk)) = (&place.export, &place.disk) else { return };
+            let (Some(export), Some(disk)) = (place.export(), place.copy()) else { return };
             let (from, number) = (export.asked, export.number);
             if export.failed || from >= export.range.end || export.in_flight >= SINK_PIECES {
                 return;
@@ -235,7 +238,7 @@ impl Shard {
                 return;
             };
             let BlockResidency { place, .. } = self.lies(index);
-            let export = place.export.as_mut().expect("looked at above");
+            let export = place.export_mut().expect("looked at above");
             export.asked += length;
             export.in_flight += 1;
             let offset = u64::from(slot) * size + from as u64;
@@ -270,7 +273,7 @@ impl Shard {
     fn tier_export(&mut self, at: BlockAt, number: u64) -> Option<(usize, &mut TierExport)> {
         let index = self.index(at.block)?;
         let BlockResidency { owner, place, .. } = self.lying(index)?;
-        let export = place.export.as_deref_mut();
+        let export = place.export_mut();
         let export = export.filter(|export| owner.at == at && export.number == number)?;
         Some((index, export))
     }
@@ -312,7 +315,7 @@ impl Shard {
         match done {
             // The checksums of an export from a disk are those of the copy that was read.
             IoDone::Written(sums) if export.is_from_memory() => {
-                let disk = self.lies(index).place.disk.as_mut();
+                let disk = self.lies(index).place.copy_mut();
                 disk.expect("it is being written").wrote(from / TIER_CHUNK, &sums);
             }
             IoDone::Written(_) => {}
@@ -326,7 +329,7 @@ impl Shard {
 
     /// A piece was written, or cannot be.
     fn piece_ended(&mut self, now: Time, index: usize, at: BlockAt) {
-        let export = self.lies(index).place.export.as_mut().expect("the caller has found it");
+        let export = self.lies(index).place.export_mut().expect("the caller has found it");
         export.in_flight -= 1;
         if export.has_ended() {
             self.tier_export_ended(now, index);
@@ -337,14 +340,15 @@ impl Shard {
 
     /// The block is in its new tier, or stays where it is.
     fn tier_export_ended(&mut self, now: Time, index: usize) {
-        let Some(export) = self.lies(index).place.export.take() else { return };
+        let Some(export) = self.lies(index).place.export().cloned() else { return };
         match (export.from, export.failed || export.is_cancelled) {
             (CopiedFrom::Memory, false) => self.demoted(now, index, &export),
             (CopiedFrom::Memory, true) => self.stays_in_memory(now, index, &export),
             (CopiedFrom::Copy, false) => self.demoted_from_disk(index, &export),
             (CopiedFrom::Copy, true) => {
                 let BlockResidency { owner, place, .. } = self.lies(index);
-                let (structure, at, tier) = (owner.structure, owner.at, place.tier);
+                let (structure, at, tier) = (owner.structure, owner.at, place.tier());
+                let _ = place.export_failed();
                 self.tiers.leave(export.to, export.slot, self.config.block_size);
                 self.out.effects.push(Effect::TierChanged { structure, at, tier });
             }
@@ -353,8 +357,7 @@ impl Shard {
 
     fn demoted(&mut self, now: Time, index: usize, export: &TierExport) {
         let BlockResidency { place, .. } = self.lies(index);
-        place.tier = export.to;
-        let disk = place.disk.as_mut().expect("INV-41: the copy of a demoted block was written");
+        let disk = place.copy_mut().expect("INV-41: the copy of a demoted block was written");
         disk.complete(export.range.end.next_multiple_of(PAGE));
         self.tiers.counts.written += export.range.len() as u64;
         self.leave_memory(index);
@@ -365,11 +368,14 @@ impl Shard {
     fn stays_in_memory(&mut self, now: Time, index: usize, export: &TierExport) {
         let BlockResidency { owner, backing, place, .. } = self.lies(index);
         let (structure, at) = (owner.structure, owner.at);
-        if let Some(disk) = &mut place.disk {
+        if let Some(disk) = place.copy_mut() {
             disk.keep(backing.floor());
         }
-        let framed = place.room == MemoryRoom::Frame;
-        let left = if backing.floor() == 0 { place.take_copy() } else { None };
+        let framed = place.room() == MemoryRoom::Frame;
+        let mut left = place.export_failed();
+        if backing.floor() == 0 {
+            left = left.or_else(|| place.take_copy());
+        }
         if framed {
             let tier = TierIx::MEMORY;
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
@@ -388,12 +394,12 @@ impl Shard {
         let number = self.tiers.number();
         let BlockResidency { owner, place, .. } = self.lies(index);
         let (structure, at) = (owner.structure, owner.at);
-        let (copy, hold) = place.take_copy().expect("the block was read from its disk");
-        place.disk = Some(copy.copied_to(export.to, export.slot, number));
-        place.tier = export.to;
+        let copy = place.copy().expect("the block was read from its disk");
+        let copy = copy.copied_to(export.to, export.slot, number);
+        let left = place.copied_further(copy).expect("the block was read from its disk");
         self.tiers.counts.written += export.range.len() as u64;
         self.retained_was_demoted(index);
-        self.leave_copy((copy, hold));
+        self.leave_copy(left);
         if Bug::ArrivalUnreported.active() {
             return;
         }
