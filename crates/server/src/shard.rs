@@ -5,6 +5,7 @@
 //! lane (`Shard::recall`). The structure then does its work, and `Shard::conclude` keeps the result for
 //! retries.
 
+mod blocks;
 mod capabilities;
 mod events;
 mod export;
@@ -39,7 +40,8 @@ use crate::holdings::ReportedState;
 use crate::pace::{Delay, Pace};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
-use export::{Checkpoints, Exports, Overlaps, RetainedBlock};
+use blocks::Blocks;
+use export::{Checkpoints, Exports, Overlaps};
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
     Answer, Arrival, Attributes, LaneRoom, Lanes, Outcome, Registered, Registry, Rest, Structure,
@@ -47,8 +49,8 @@ use honeycomb_structures::{
 };
 use honeycomb_types::limits::RETRY_RECORD_BYTES_MAX;
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
-    ShardIx, StructureId, TierIx, TierSpec, Time,
+    BlockAt, Bug, Generation, JobId, Kind, Marks, PrefixId, SessionId, ShardIx, StructureId,
+    TierIx, TierSpec, Time,
 };
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
@@ -57,7 +59,7 @@ use pending::AllPending;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
 use residency::Residency;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use tiers::Tiers;
@@ -179,21 +181,11 @@ struct BlockSlot {
 /// One core's share of a memory server.
 pub struct Shard {
     config: ShardConfig,
-    /// The number under which each controller shard knows this server; 0 for none.
-    members: Vec<ServerId>,
-    /// For each controller shard, as many slots as there are blocks: each controller shard may name any
-    /// block, and uses at most its share of them. Found by `index`.
-    slots: Vec<Option<Box<BlockSlot>>>,
-    /// Number of open or retained blocks: never more than the shard's blocks (INV-40).
-    held: u32,
+    blocks: Blocks,
     /// The state of the lower tiers.
     tiers: Tiers,
-    /// Blocks that are written to a store before they are freed, by index; they have no slot.
-    retained: BTreeMap<usize, RetainedBlock>,
     /// How long the controller takes to grant a block.
     grow_delay: Delay,
-    /// Epoch of the last owner of each block, to recognise a late open or free.
-    last_epoch: Vec<Epoch>,
     pending: AllPending,
     touched: Vec<u32>,
     /// Blocks that have changed since they were inspected: each once.
@@ -222,14 +214,10 @@ impl Shard {
     pub fn new(config: ShardConfig) -> Shard {
         let tiers = Tiers::new(&config.disks);
         Shard {
+            blocks: Blocks::new(config.shard, config.blocks),
             config,
-            members: Vec::new(),
-            slots: Vec::new(),
-            held: 0,
             tiers,
-            retained: BTreeMap::new(),
             grow_delay: Delay::default(),
-            last_epoch: Vec::new(),
             pending: AllPending::default(),
             touched: Vec::new(),
             unseen: Vec::new(),
@@ -253,7 +241,7 @@ impl Shard {
 
     /// Ends a subscription whose connection is closed.
     pub fn unsubscribe(&mut self, at: BlockAt, ticket: Ticket) {
-        if let Some(slot) = self.slot_at(at)
+        if let Some(slot) = self.blocks.at(at)
             && slot.watchers.remove(ticket)
             && let Some(changes) = slot.structure.changes()
         {
@@ -270,7 +258,7 @@ impl Shard {
     /// authorized later; this call reveals nothing to the caller.
     #[inline]
     pub fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
-        let slot = self.slots[self.index(header.at.block)?].as_deref()?;
+        let slot = self.blocks.get(self.blocks.index(header.at.block)?)?;
         if slot.backing.floor() > 0 {
             return None;
         }
@@ -280,8 +268,8 @@ impl Shard {
     /// See `Ops::prefetch_more`.
     #[inline]
     pub fn prefetch_more(&self, header: &RequestHeader, hint: u64) {
-        if let Some(index) = self.index(header.at.block)
-            && let Some(slot) = &self.slots[index]
+        if let Some(index) = self.blocks.index(header.at.block)
+            && let Some(slot) = self.blocks.get(index)
             && slot.backing.floor() == 0
         {
             slot.structure.prefetch_more(&slot.backing, hint);
@@ -318,7 +306,7 @@ impl Shard {
             Ok(admitted) => admitted,
             Err(answer) => return Outcome::Done(answer),
         };
-        let slot = self.slots[index].as_mut().expect("admitted");
+        let slot = self.blocks.found_mut(index);
         if header.op == Op::Subscribe {
             let grant = access.grant.expect("authorized by one");
             let answer = subscribe(slot, ticket, grant, args);
@@ -342,14 +330,14 @@ impl Shard {
         {
             return self.conclude(now, index, &request, Outcome::Done(answer));
         }
-        let slot = self.slots[index].as_mut().expect("admitted");
+        let slot = self.blocks.found_mut(index);
         if !slot.place.is_plain()
             && let Err(answer) = self.allows(now, index, &request)
         {
             return self.conclude(now, index, &request, Outcome::Done(answer));
         }
         self.used(index);
-        let slot = self.slots[index].as_mut().expect("admitted");
+        let slot = self.blocks.found_mut(index);
         slot.pace.wrote(now, payload.len());
         if !attributes.mutates && slot.backing.floor() > 0 && slot.is_whole() {
             return self.read_below(now, index, &request, payload);
@@ -372,7 +360,7 @@ impl Shard {
                 "the block is on a disk, or is being demoted",
             ));
         }
-        let slot = self.slots[index].as_deref().expect("the caller has found it");
+        let slot = self.blocks.found(index);
         let op = request.header.op;
         let needs = match slot.rests() {
             Rest::Pieces(_) if request.attributes.payload => {
@@ -394,7 +382,7 @@ impl Shard {
     #[inline]
     fn used(&mut self, index: usize) {
         if !self.config.disks.is_empty()
-            && let Some(slot) = &mut self.slots[index]
+            && let Some(slot) = self.blocks.get_mut(index)
             && !slot.touched
         {
             slot.touched = true;
@@ -406,7 +394,7 @@ impl Shard {
     /// gathered and passed to `apply`. For a request that will be refused, either is right; `reserve` refuses
     /// it earlier.
     pub fn streams(&mut self, header: &RequestHeader) -> bool {
-        let Some(slot) = self.slot_at(header.at) else { return true };
+        let Some(slot) = self.blocks.at(header.at) else { return true };
         if header.op.info().auth == Auth::Peer {
             // Retry records are not stored in a block, so they are gathered.
             let movable = slot.structure.movable();
@@ -464,7 +452,7 @@ impl Shard {
             true => self.may_change(now, index),
             false => Ok(()),
         };
-        let plain = self.slots[index].as_ref().expect("admitted").place.is_plain();
+        let plain = self.blocks.found(index).place.is_plain();
         let changes = match changes {
             Ok(()) if !plain => self.allows(now, index, &request),
             other => other,
@@ -475,7 +463,7 @@ impl Shard {
                 Outcome::Parked => unreachable!("a refusal is final"),
             };
         }
-        let slot = self.slots[index].as_mut().expect("admitted");
+        let slot = self.blocks.found_mut(index);
         slot.pace.wrote(now, length);
         let held = routed_here(&slot.owner, header, attributes.route, args).and_then(|()| {
             let operation = operation(now, clock_ms, &request);
@@ -499,14 +487,14 @@ impl Shard {
     /// The place of the next bytes of a reserved payload; `None` if the block was freed meanwhile.
     pub fn fill(&mut self, ticket: Ticket) -> Option<&mut [u8]> {
         let at = self.pending.get(ticket)?.at;
-        let (streaming, backing) = self.slot_at(at)?.streaming();
+        let (streaming, backing) = self.blocks.at(at)?.streaming();
         Some(streaming.fill(backing, ticket))
     }
 
     /// Notes that `n` bytes of the part returned by `fill` were written.
     pub fn filled(&mut self, ticket: Ticket, n: usize) {
         if let Some(pending) = self.pending.get(ticket)
-            && let Some(slot) = self.slot_at(pending.at)
+            && let Some(slot) = self.blocks.at(pending.at)
         {
             slot.streaming().0.filled(ticket, n);
         }
@@ -516,7 +504,7 @@ impl Shard {
     pub fn commit(&mut self, now: Time, ticket: Ticket) {
         let Some(pending) = self.pending.get(ticket) else { return };
         assert!(pending.filling, "INV-07: {ticket:?} is committed, and no payload of it arrives");
-        let Some(slot) = self.slot_at(pending.at) else { return };
+        let Some(slot) = self.blocks.at(pending.at) else { return };
         let (streaming, backing) = slot.streaming();
         if let Outcome::Done(answer) = streaming.commit(backing, now, ticket) {
             self.finish(pending, answer);
@@ -528,7 +516,7 @@ impl Shard {
     pub fn abort(&mut self, now: Time, ticket: Ticket) {
         let Some(pending) = self.pending.remove(ticket) else { return };
         assert!(pending.filling, "INV-07: {ticket:?} is aborted, and no payload of it arrives");
-        if let Some(slot) = self.slot_at(pending.at) {
+        if let Some(slot) = self.blocks.at(pending.at) {
             let (streaming, backing) = slot.streaming();
             streaming.abort(backing, now, ticket);
             if pending.mutates {
@@ -561,14 +549,14 @@ impl Shard {
 
     /// The bytes of an answer's `Payload::Block`.
     pub fn bytes(&self, at: BlockAt, range: Range<usize>) -> &[u8] {
-        let index = self.index(at.block).expect("this block gave the answer");
-        let slot = self.slots[index].as_ref().expect("this block gave the answer");
+        let index = self.blocks.index(at.block).expect("this block gave the answer");
+        let slot = self.blocks.found(index);
         slot.backing.slice(range)
     }
 
     /// Pins the bytes of an answer's `Payload::Block` until they are sent.
     pub fn pin(&mut self, at: BlockAt, range: Range<usize>) -> Pin {
-        self.slot_at(at).expect("this block gave the answer").backing.pin(range)
+        self.blocks.at(at).expect("this block gave the answer").backing.pin(range)
     }
 
     /// Locates the block, checks the grant, and looks up an earlier result: the index of the block and the
@@ -579,9 +567,9 @@ impl Shard {
         access: &CallerAccess,
         header: &RequestHeader,
     ) -> Result<(usize, Attributes), Answer> {
-        let index = self.index(header.at.block).ok_or_else(|| unknown_block(header.at))?;
+        let index = self.blocks.index(header.at.block).ok_or_else(|| unknown_block(header.at))?;
         let clock_ms = self.clock_ms(now);
-        let slot = self.slots[index].as_deref_mut().ok_or_else(|| wrong_epoch(header.at))?;
+        let slot = self.blocks.get_mut(index).ok_or_else(|| wrong_epoch(header.at))?;
         if slot.owner.at.epoch != header.at.epoch && !Bug::EpochUnchecked.active() {
             return Err(wrong_epoch(header.at));
         }
@@ -603,27 +591,5 @@ impl Shard {
     /// The controller's clock, by which grants expire.
     fn clock_ms(&self, now: Time) -> u64 {
         now.as_millis().saturating_add_signed(self.clock_offset_ms)
-    }
-
-    fn index(&self, block: BlockId) -> Option<usize> {
-        let server = block.server();
-        let controller = server.controller() as usize;
-        let ours = self.members.get(controller) == Some(&server)
-            && block.shard() == self.config.shard
-            && block.index() < self.config.blocks
-            && server != ServerId(0);
-        ours.then(|| controller * self.config.blocks as usize + block.index() as usize)
-    }
-
-    /// The slots of a controller shard.
-    fn slots_of(&self, controller: u16) -> Range<usize> {
-        let blocks = self.config.blocks as usize;
-        controller as usize * blocks..(controller as usize + 1) * blocks
-    }
-
-    fn slot_at(&mut self, at: BlockAt) -> Option<&mut BlockSlot> {
-        let index = self.index(at.block)?;
-        let slot = self.slots[index].as_deref_mut()?;
-        (slot.owner.at.epoch == at.epoch || Bug::EpochUnchecked.active()).then_some(slot)
     }
 }

@@ -52,10 +52,9 @@ impl Shard {
     /// Passes a message of the controller to a block. A message for a freed block, or for one of a kind
     /// without `Growth`, is dropped.
     pub fn receive(&mut self, now: Time, at: BlockAt, message: BlockMessage) {
-        let Some(index) = self.index(at.block) else { return };
-        let grows =
-            |slot: &mut Box<BlockSlot>| slot.owner.at == at && slot.structure.growth().is_some();
-        if !self.slots[index].as_mut().is_some_and(grows) {
+        let Some(index) = self.blocks.index(at.block) else { return };
+        let grows = |slot: &mut BlockSlot| slot.owner.at == at && slot.structure.growth().is_some();
+        if !self.blocks.get_mut(index).is_some_and(grows) {
             return;
         }
         if self.may_change(now, index).is_err() {
@@ -67,7 +66,7 @@ impl Shard {
             }
             message => message,
         };
-        let slot = self.slots[index].as_mut().expect("looked up just now");
+        let slot = self.blocks.found_mut(index);
         let growth = slot.structure.growth().expect("looked up just now");
         match message {
             BlockMessage::Successor(successor) => {
@@ -84,7 +83,7 @@ impl Shard {
     /// Records the controller's answer to the request for a successor, and returns it with the status for
     /// the block's callers.
     fn growth_answered(&mut self, now: Time, index: usize, successor: Successor) -> Successor {
-        let slot = self.slots[index].as_mut().expect("the caller has found the block");
+        let slot = self.blocks.found_mut(index);
         slot.told.granted(&successor);
         match successor {
             Successor::Denied(Status::OutOfMemory, why) => {
@@ -113,7 +112,7 @@ impl Shard {
     /// Handles the passing of time: waits end, reservations expire, and unused blocks are retired.
     pub fn tick(&mut self, now: Time) {
         for index in std::mem::take(&mut self.unseen) {
-            if let Some(slot) = &mut self.slots[index as usize] {
+            if let Some(slot) = self.blocks.get_mut(index as usize) {
                 slot.unseen = false;
                 self.look_at(now, index as usize);
             }
@@ -127,7 +126,7 @@ impl Shard {
                 return;
             }
             self.timers.pop();
-            let Some(slot) = &mut self.slots[index as usize] else { continue };
+            let Some(slot) = self.blocks.get_mut(index as usize) else { continue };
             let (timer, at) = (slot.timer, slot.owner.at);
             let listed = timer.is_none_or(|timer| timer >= due);
             assert!(listed, "INV-33: {at:?} has a timer at {timer:?}, which is not listed");
@@ -151,7 +150,7 @@ impl Shard {
                 self.arm(index as usize);
                 continue;
             }
-            let slot = self.slots[index as usize].as_mut().expect("looked up just now");
+            let slot = self.blocks.found_mut(index as usize);
             if !skips && let Some(waits) = slot.structure.waits() {
                 waits.tick(&mut slot.backing, now);
             }
@@ -173,7 +172,7 @@ impl Shard {
 
     /// The work after every change of a block: its events, growth, timers, usage.
     pub(super) fn after(&mut self, now: Time, at: BlockAt) {
-        let index = self.index(at.block).expect("an operation just ran on it");
+        let index = self.blocks.index(at.block).expect("an operation just ran on it");
         self.hear(now, index);
         self.look_at(now, index);
     }
@@ -183,7 +182,7 @@ impl Shard {
     pub(super) fn after_one(&mut self, now: Time, index: usize) {
         self.hear(now, index);
         let enough = self.config.block_size / LOOK_FRACTION;
-        let Some(slot) = &mut self.slots[index] else { return };
+        let Some(slot) = self.blocks.get_mut(index) else { return };
         let (looked, bytes) = slot.looked;
         if looked != now || slot.structure.bytes_used().abs_diff(bytes) as usize >= enough {
             self.look_at(now, index);
@@ -195,12 +194,12 @@ impl Shard {
 
     /// Handles the events of a block.
     fn hear(&mut self, now: Time, index: usize) {
-        let Some(slot) = &mut self.slots[index] else { return };
+        let Some(slot) = self.blocks.get_mut(index) else { return };
         if !slot.touched {
             slot.touched = true;
             self.touched.push(index as u32);
         }
-        while let Some(event) = self.slots[index].as_mut().and_then(|s| s.structure.event()) {
+        while let Some(event) = self.blocks.get_mut(index).and_then(|s| s.structure.event()) {
             self.event(now, index, event);
         }
         self.write_journal(index);
@@ -209,7 +208,7 @@ impl Shard {
     /// Checks the consequences of a change of a block: growth, moves, retirement, its timer.
     fn look_at(&mut self, now: Time, index: usize) {
         let delay = self.grow_delay.expected();
-        let Some(slot) = &mut self.slots[index] else { return };
+        let Some(slot) = self.blocks.get_mut(index) else { return };
         slot.looked = (now, slot.structure.bytes_used());
         let owner = slot.owner;
         if let Some(growth) = slot.structure.growth() {
@@ -246,7 +245,7 @@ impl Shard {
 
     /// Sets a block's timer to its next deadline.
     pub(super) fn arm(&mut self, index: usize) {
-        let Some(slot) = &mut self.slots[index] else { return };
+        let Some(slot) = self.blocks.get_mut(index) else { return };
         let due = slot.due().into_iter().chain(slot.lanes.due()).min();
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)
@@ -258,7 +257,7 @@ impl Shard {
 
     fn event(&mut self, now: Time, index: usize, event: Event) {
         let clock_ms = self.clock_ms(now);
-        let slot = self.slots[index].as_mut().expect("the block has returned an event");
+        let slot = self.blocks.found_mut(index);
         let BlockOwner { at, structure, .. } = slot.owner;
         match event {
             Event::Answered(ticket, answer) => {

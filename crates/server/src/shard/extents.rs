@@ -301,7 +301,7 @@ impl Shard {
     }
 
     fn want(&mut self, now: Time, place: ServerShard, wanted: ExtentRequest) {
-        if self.members.contains(&place.0) && place.1 == self.config.shard {
+        if self.blocks.is_member(place.0) && place.1 == self.config.shard {
             let status = self.extent_part(now, wanted.op, &wanted.args()).status;
             return self.wanted_answered(now, &wanted, status);
         }
@@ -452,7 +452,7 @@ impl Shard {
         let failed = adoption.failed.take();
         let failed = failed.filter(|failed| busy(failed) || !Bug::ExtentsUnadopted.active());
         let outcome = failed.map_or(Ok(()), Err);
-        let slot = self.slot_at(at).expect("an adoption ends with its block");
+        let slot = self.blocks.at(at).expect("an adoption ends with its block");
         let adopts = slot.structure.adopts().expect("it has requested the extents");
         adopts.adopted(&mut slot.backing, now, ticket, owner, outcome);
         self.after(now, at);
@@ -541,7 +541,7 @@ impl Shard {
         at: BlockAt,
         args: &[u8],
     ) -> Answer {
-        let slot = self.slot_at(at);
+        let slot = self.blocks.at(at);
         let own = |kind, of| kind == Kind::Extents && of == structure;
         let Some(slot) = slot.filter(|slot| own(slot.owner.kind, slot.owner.structure)) else {
             return Answer::refuse(

@@ -71,7 +71,7 @@ impl Shard {
         payload: &[u8],
     ) -> Outcome {
         let Request { access, header, args, ticket, attributes } = *request;
-        let slot = self.slots[index].as_deref().expect("admitted");
+        let slot = self.blocks.found(index);
         if let Err(refusal) = routed_here(&slot.owner, header, attributes.route, args) {
             return self.conclude(now, index, request, Outcome::Done(refusal));
         }
@@ -133,7 +133,7 @@ impl Shard {
         number: u64,
         mut fetching: Fetching,
     ) -> Option<Answer> {
-        let slot = self.slots[index].as_deref().expect("the caller has found the block");
+        let slot = self.blocks.found(index);
         let Fetching { op, args, fetched, .. } = &fetching;
         let reads = slot.lower_tier_reads().expect("a block is demoted only with them");
         let answer = reads.read(fetched, *op, args, fetching.payload());
@@ -245,7 +245,7 @@ impl Shard {
         if slot.place.copy().is_none_or(|disk| disk.written != written) {
             return Some(busy(RETRY_WRITTEN_US));
         }
-        let index = self.index(at.block).expect("looked up above");
+        let index = self.blocks.index(at.block).expect("looked up above");
         self.run_below(now, index, number, fetching)
     }
 }

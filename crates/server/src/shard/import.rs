@@ -20,7 +20,7 @@ impl Shard {
         start: u64,
         end: u64,
     ) -> Result<(), Answer> {
-        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let slot = self.blocks.at(at).ok_or_else(|| wrong_epoch(at))?;
         let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
         if !slot.place.is_workable(&slot.backing) {
             return Err(Answer::refuse(
@@ -41,7 +41,7 @@ impl Shard {
         id: u64,
         commit: bool,
     ) -> Result<(), Answer> {
-        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let slot = self.blocks.at(at).ok_or_else(|| wrong_epoch(at))?;
         let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
         if let (Some((start, end)), true) = (movable.imports(id), commit) {
             slot.owner.start = slot.owner.start.min(start);
@@ -92,10 +92,10 @@ impl Shard {
     /// The target of a part, if it takes such parts.
     fn takes_parts(&mut self, header: &RequestHeader) -> Result<&mut BlockSlot, Answer> {
         let (at, op) = (header.at, header.op);
-        if self.index(at.block).is_none() {
+        if self.blocks.index(at.block).is_none() {
             return Err(unknown_block(at));
         }
-        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let slot = self.blocks.at(at).ok_or_else(|| wrong_epoch(at))?;
         let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
         // Retry records are the same for blocks of all kinds.
         if op != Op::MoveLanes && movable.takes(op).is_none() {

@@ -76,7 +76,7 @@ impl Shard {
     ) -> Result<Option<JournalBegin>, Answer> {
         self.open(owner)?;
         self.has_journals = true;
-        let slot = self.slot_at(owner.at).expect("the block was just opened");
+        let slot = self.blocks.at(owner.at).expect("the block was just opened");
         if slot.journal.is_none() {
             let Some(journaled) = slot.structure.journaled() else {
                 self.free(owner.at);
@@ -102,7 +102,7 @@ impl Shard {
 
     /// The journal of a structure is there: its first block may write.
     pub fn journal_begun(&mut self, now: Time, at: BlockAt) {
-        if let Some(slot) = self.slot_at(at)
+        if let Some(slot) = self.blocks.at(at)
             && let Some(journal) = &mut slot.journal
         {
             journal.begun = true;
@@ -112,7 +112,7 @@ impl Shard {
 
     /// A record is written, or could not be. Of a block that went meanwhile it does not matter.
     pub fn journaled(&mut self, now: Time, at: BlockAt, number: u64, outcome: Result<(), String>) {
-        let Some(slot) = self.slot_at(at) else { return };
+        let Some(slot) = self.blocks.at(at) else { return };
         let Some(journal) = slot.journal.as_mut().filter(|journal| journal.number == number) else {
             return;
         };
@@ -145,7 +145,7 @@ impl Shard {
         if !self.has_journals {
             return Durability::Memory;
         }
-        match self.slot_at(header.at) {
+        match self.blocks.at(header.at) {
             Some(slot) if slot.journal.is_some() && slot.mutates(header.op) => Durability::Flushed,
             _ => Durability::Memory,
         }
@@ -160,7 +160,7 @@ impl Shard {
     }
 
     fn write_next(&mut self, index: usize) {
-        let Some(slot) = self.slots[index].as_deref_mut() else { return };
+        let Some(slot) = self.blocks.get_mut(index) else { return };
         let Some(journal) = slot.journal.as_deref_mut() else { return };
         if !journal.begun || journal.under_way.is_some() {
             return;
@@ -190,7 +190,7 @@ impl Shard {
 
     /// Tries again what could not be written.
     pub(super) fn write_again(&mut self, now: Time, index: usize) {
-        let Some(slot) = self.slots[index].as_deref_mut() else { return };
+        let Some(slot) = self.blocks.get_mut(index) else { return };
         let Some(journal) = slot.journal.as_deref_mut() else { return };
         if journal.again_at.is_some_and(|due| due <= now) {
             journal.again_at = None;

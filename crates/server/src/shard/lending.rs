@@ -19,13 +19,13 @@ pub(super) struct OwedCopy {
 impl Shard {
     /// The copy that clients map of this block, if there is one.
     pub fn shared(&self, at: BlockAt) -> Option<&Shared> {
-        let slot = self.slots[self.index(at.block)?].as_deref()?;
+        let slot = self.blocks.get(self.blocks.index(at.block)?)?;
         slot.shared.as_ref().filter(|_| slot.owner.at == at)
     }
 
     /// Replaces a sealed block's bytes by a copy. A block that was freed meanwhile needs none.
     pub fn freeze(&mut self, at: BlockAt, copy: Shared) -> io::Result<()> {
-        if let Some(slot) = self.slot_at(at)
+        if let Some(slot) = self.blocks.at(at)
             && slot.shared.is_none()
         {
             if !slot.place.is_plain() {

@@ -10,7 +10,7 @@ use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
 use honeycomb_block::{Backing, Tenant};
 use honeycomb_structures::{Answer, Lanes, Opening};
-use honeycomb_types::{BlockAt, Bug, Epoch, Generation, PrefixId, ServerId, Time};
+use honeycomb_types::{BlockAt, Bug, Generation, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::HeldBlock;
 
@@ -20,28 +20,19 @@ impl Shard {
     pub fn reset(&mut self, server: ServerId) {
         let controller = server.controller();
         self.leave(controller);
-        let members = self.members.len().max(controller as usize + 1);
-        self.members.resize(members, ServerId(0));
-        self.members[controller as usize] = server;
-        let slots = members * self.config.blocks as usize;
-        self.slots.resize_with(slots, || None);
-        self.last_epoch.resize(slots, Epoch(0));
+        self.blocks.join(server);
     }
 
     /// Frees everything that is held for a controller shard.
     pub fn leave(&mut self, controller: u16) {
-        let Some(member) = self.members.get_mut(controller as usize) else { return };
-        *member = ServerId(0);
-        let ours = self.slots_of(controller);
-        let retained: Vec<usize> =
-            self.retained.keys().filter(|ix| ours.contains(ix)).copied().collect();
-        retained.into_iter().for_each(|index| self.free_retained(index));
+        let Some(ours) = self.blocks.leave(controller) else { return };
         for index in ours.clone() {
-            if let Some(slot) = &self.slots[index] {
+            self.free_retained(index);
+            if let Some(slot) = self.blocks.get(index) {
                 let at = slot.owner.at;
                 self.close(index, at);
             }
-            self.last_epoch[index] = Epoch(0);
+            self.blocks.forget_epoch(index);
         }
         self.reset_extents(controller);
         self.touched.retain(|index| !ours.contains(&(*index as usize)));
@@ -52,13 +43,13 @@ impl Shard {
     /// (INV-01). The memory contains no byte of another job (INV-04): it is new, or the same job has just
     /// freed it and the new structure reads no byte before it has written it.
     pub fn open(&mut self, owner: BlockOwner) -> Result<(), Answer> {
-        let index = self.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
-        if let Some(slot) = &self.slots[index]
+        let index = self.blocks.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
+        if let Some(slot) = self.blocks.get(index)
             && slot.owner.at.epoch == owner.at.epoch
         {
             return Ok(());
         }
-        if owner.at.epoch <= self.last_epoch[index] {
+        if owner.at.epoch <= self.blocks.last_epoch(index) {
             let BlockAt { block, epoch } = owner.at;
             let text = format!("block {block} was already opened in epoch {epoch} or a later one");
             return Err(Answer::refuse(Status::WrongEpoch, text));
@@ -67,14 +58,14 @@ impl Shard {
             let text = format!("this server does not serve a {}", owner.kind);
             Answer::refuse(Status::UnknownKind, text)
         })?;
-        if let Some(slot) = &self.slots[index] {
+        if let Some(slot) = self.blocks.get(index) {
             let at = slot.owner.at;
             self.close(index, at);
         }
         self.free_retained(index);
-        if self.held >= self.config.blocks {
+        if !self.blocks.has_room() {
             // A controller that assigns too many blocks must be refused here, and not by the kernel.
-            let text = format!("all {} blocks of this core are in use", self.held);
+            let text = format!("all {} blocks of this core are in use", self.config.blocks);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
         if !owner.tier.is_below() && !self.has_frame() {
@@ -112,17 +103,10 @@ impl Shard {
             marks: owner.marks,
             importing: owner.importing,
         });
-        let last = self.last_epoch[index];
-        assert!(last < owner.at.epoch, "INV-01: {:?} is opened after epoch {last}", owner.at);
-        assert!(self.slots[index].is_none(), "INV-01: {:?} is opened over another owner", owner.at);
-        self.last_epoch[index] = owner.at.epoch;
-        self.held += 1;
         self.tiers.frames += u32::from(!owner.tier.is_below());
-        let (held, blocks) = (self.held, self.config.blocks);
-        assert!(held <= blocks, "INV-40: {held} of {blocks} blocks are held");
         let (used, frames) = (self.tiers.frames, self.config.frames);
         assert!(used <= frames, "INV-42: {used} of {frames} memory frames are used");
-        self.slots[index] = Some(Box::new(BlockSlot {
+        let slot = BlockSlot {
             owner,
             backing,
             structure,
@@ -146,7 +130,8 @@ impl Shard {
             shared: None,
             place: Residency::opened(owner.tier),
             journal: None,
-        }));
+        };
+        self.blocks.insert(index, slot);
         // From here on the block's moves are checked, so that even its first request, if it fills the block,
         // waits for a part to move and is not refused.
         self.look_at_exports(Time::ZERO, index);
@@ -178,23 +163,22 @@ impl Shard {
     /// Takes a block from its owner. True if no data of that epoch can be read any more, also if the block
     /// was free already.
     pub fn free(&mut self, at: BlockAt) -> bool {
-        let Some(index) = self.index(at.block) else { return false };
+        let Some(index) = self.blocks.index(at.block) else { return false };
         // A free that overtakes its open must win: the open is then refused as too old.
-        self.last_epoch[index] = self.last_epoch[index].max(at.epoch);
+        self.blocks.outdate(index, at.epoch);
         self.close(index, at);
         true
     }
 
     pub(super) fn close(&mut self, index: usize, at: BlockAt) {
-        if self.retained.get(&index).is_some_and(|retained| retained.owner.at.epoch == at.epoch) {
+        let of_epoch = |retained: &mut RetainedBlock| retained.owner.at.epoch == at.epoch;
+        if self.blocks.retained(index).is_some_and(of_epoch) {
             self.free_retained(index);
         }
-        if self.slots[index].as_ref().is_none_or(|s| s.owner.at.epoch != at.epoch) {
+        if self.blocks.get(index).is_none_or(|s| s.owner.at.epoch != at.epoch) {
             return;
         }
-        let mut slot = self.slots[index].take().expect("checked above");
-        assert!(self.held > 0, "INV-40: {at:?} is freed, and no block is held");
-        self.held -= 1;
+        let mut slot = self.blocks.remove(index).expect("checked above");
         let text = "the block was freed or has another owner";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.out.notices);
         self.end_exports(&slot);
@@ -214,22 +198,20 @@ impl Shard {
     /// Refuses from now on the grants of a prefix that are older than this. Operations that wait under such a
     /// grant are answered, and its subscriptions end (INV-29).
     pub fn set_generation(&mut self, prefix: PrefixId, generation: Generation) {
-        for index in 0..self.slots.len() {
-            let Some(slot) = &mut self.slots[index] else { continue };
-            if slot.owner.prefix != prefix {
-                continue;
-            }
+        let mut revoked = Vec::new();
+        for slot in self.blocks.in_use_mut().filter(|slot| slot.owner.prefix == prefix) {
             slot.owner.generation = slot.owner.generation.max(generation);
             let (at, current) = (slot.owner.at, slot.owner.generation);
             slot.watchers.revoke(current, &mut self.out.notices);
-            self.revoke_waiting(at, current);
+            revoked.push((at, current));
         }
+        revoked.into_iter().for_each(|(at, current)| self.revoke_waiting(at, current));
     }
 
     /// Calls `report` with the usage of every block that changed since the last call.
     pub fn usage(&mut self, mut report: impl FnMut(BlockAt, u64)) {
         for index in std::mem::take(&mut self.touched) {
-            if let Some(slot) = &mut self.slots[index as usize] {
+            if let Some(slot) = self.blocks.get_mut(index as usize) {
                 slot.touched = false;
                 report(slot.owner.at, slot.structure.bytes_used());
             }
@@ -239,13 +221,12 @@ impl Shard {
     /// The report for a controller that may have lost some of this state: every block that is held, with its
     /// seal, its successor, and the items taken from it. A block that is being flushed is held too.
     pub fn holdings(&self) -> Vec<HeldBlock> {
-        let slots = self.slots.iter().flatten();
-        let open = slots.map(|slot| {
+        let open = self.blocks.in_use().map(|slot| {
             let (tier, to) = self.tiers_of(slot.owner.at, &slot.place);
             let told = slot.told.of(&slot.owner, slot.structure.bytes_used());
             HeldBlock { tier: tier.0, to: to.0, ..told }
         });
-        let retained = self.retained.values().map(|retained| {
+        let retained = self.blocks.all_retained().map(|retained| {
             let RetainedBlock { owner, place, .. } = retained;
             let (tier, to) = self.tiers_of(owner.at, place);
             HeldBlock { tier: tier.0, to: to.0, ..ReportedState::default().of(owner, 0) }
@@ -255,7 +236,7 @@ impl Shard {
 
     /// The blocks in use and their owners.
     pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
-        let open = self.slots.iter().flatten().map(|slot| &slot.owner);
-        open.chain(self.retained.values().map(|retained| &retained.owner))
+        let open = self.blocks.in_use().map(|slot| &slot.owner);
+        open.chain(self.blocks.all_retained().map(|retained| &retained.owner))
     }
 }

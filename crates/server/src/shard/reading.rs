@@ -55,7 +55,7 @@ impl Shard {
         generation: Generation,
         mut answer: Answer,
     ) -> Option<Answer> {
-        let slot = self.slots[index].as_deref().expect("the block of a request that ran is here");
+        let slot = self.blocks.found(index);
         let floor = slot.backing.floor();
         let in_memory = floor.saturating_sub(usize::from(Bug::FloorOffByOne.active()));
         let parts = match std::mem::replace(&mut answer.payload, Payload::None) {
@@ -163,7 +163,7 @@ impl Shard {
         at: BlockAt,
         generation: Generation,
     ) -> Result<&mut BlockSlot, Answer> {
-        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let slot = self.blocks.at(at).ok_or_else(|| wrong_epoch(at))?;
         if slot.owner.generation > generation { Err(revoked()) } else { Ok(slot) }
     }
 
@@ -172,7 +172,7 @@ impl Shard {
     pub(super) fn not_read(&mut self, at: BlockAt, written: u64, failed: IoDone) -> Answer {
         match failed {
             IoDone::Failed(why) => {
-                let slot = self.slot_at(at);
+                let slot = self.blocks.at(at);
                 let same = |disk: &OnDisk| disk.written == written;
                 let Some(slot) = slot.filter(|slot| slot.place.copy().is_some_and(same)) else {
                     // It was written to meanwhile: what was read is of two times.

@@ -47,7 +47,7 @@ impl Heat {
 impl Shard {
     /// So much of a block is read from its disk.
     pub(super) fn heats(&mut self, now: Time, index: usize, bytes: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
+        let slot = self.blocks.found_mut(index);
         let Some(length) = slot.rests().length() else { return };
         let length = length.next_multiple_of(TIER_CHUNK);
         // A block with memory for its end is being written, and is not promoted as well. A block that is
@@ -62,7 +62,7 @@ impl Shard {
 
     /// A block of which all is in the warm pool has a frame from now on, and stays.
     fn stays_up(&mut self, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
+        let slot = self.blocks.found_mut(index);
         let (structure, at) = (slot.owner.structure, slot.owner.at);
         let copy = slot.place.promoted();
         self.tiers.frames += 1;
@@ -79,7 +79,7 @@ impl Shard {
     pub(super) fn raise(&mut self, index: usize) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let has_frame = self.has_frame();
-        let slot = self.slots[index].as_deref_mut();
+        let slot = self.blocks.get_mut(index);
         let Some(slot) = slot else { return refuse("the block is retained for a flush") };
         if slot.place.is_promoting() {
             return Ok(());
@@ -111,7 +111,7 @@ impl Shard {
         let Ok(into) = self.new_backing(&owner, overwrites) else {
             return refuse("cannot map memory for the block");
         };
-        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        let slot = self.blocks.found_mut(index);
         slot.place.promotes();
         self.tiers.frames += 1;
         let at = spot as u64 * self.config.block_size as u64;
@@ -123,7 +123,7 @@ impl Shard {
     /// All of a block was read, or could not be.
     pub(super) fn raised(&mut self, now: Time, at: BlockAt, spot: u32, done: IoDone) {
         let Some(index) = self.at_place(at, spot) else { return };
-        let slot = self.slots[index].as_deref_mut().filter(|slot| slot.place.is_promoting());
+        let slot = self.blocks.get_mut(index).filter(|slot| slot.place.is_promoting());
         // Meanwhile it was kept for a flush: nobody else reads it.
         let Some(slot) = slot else { return };
         let structure = slot.owner.structure;

@@ -13,7 +13,7 @@
 //! another block gets it (INV-44). Chunks are read only with the checksum from the write of this block, so
 //! that bytes of an earlier owner, and wrong bytes, are never served.
 
-use super::export::{RetainedBlock, TierExport};
+use super::export::TierExport;
 use super::fetching::Fetching;
 use super::on_disk::OnDisk;
 use super::reading::Reading;
@@ -230,8 +230,8 @@ impl Shard {
     /// tests.
     pub fn tiers_are_quiet(&self) -> bool {
         let used = |disk: &DiskShare| disk.spots.len() - disk.free.len();
-        let places = self.slots.iter().flatten().map(|slot| &slot.place);
-        let places = places.chain(self.retained.values().map(|retained| &retained.place));
+        let places = self.blocks.in_use().map(|slot| &slot.place);
+        let places = places.chain(self.blocks.all_retained().map(|retained| &retained.place));
         let of = |place: &Residency| {
             let extra = place.export().and_then(TierExport::extra_slot);
             usize::from(place.copy().is_some()) + usize::from(extra.is_some())
@@ -264,7 +264,7 @@ impl Shard {
 
     /// Whether a block has memory that the controller has given it. For tests.
     pub fn has_frame_for(&mut self, at: BlockAt) -> bool {
-        self.slot_at(at).is_some_and(|slot| slot.place.room() == MemoryRoom::Frame)
+        self.blocks.at(at).is_some_and(|slot| slot.place.room() == MemoryRoom::Frame)
     }
 
     /// Whether somebody else could have another frame.
@@ -275,9 +275,9 @@ impl Shard {
     /// Begins to move a block to this tier, as the controller commands. Refused if it cannot now;
     /// `Effect::TierChanged` reports the arrival.
     pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
-        let index = self.index(at.block).ok_or_else(|| wrong_epoch(at))?;
-        let mapped = self.slots[index].as_ref().is_some_and(|slot| slot.shared.is_some());
-        let lying = self.lying(index).filter(|lying| lying.owner.at == at);
+        let index = self.blocks.index(at.block).ok_or_else(|| wrong_epoch(at))?;
+        let mapped = self.blocks.get(index).is_some_and(|slot| slot.shared.is_some());
+        let lying = self.blocks.bytes_at(index).filter(|lying| lying.owner.at == at);
         let lying = lying.ok_or_else(|| wrong_epoch(at))?;
         if lying.place.goes_to(tier) {
             return Ok(());
@@ -305,13 +305,13 @@ impl Shard {
 
     /// What a block has in memory is not served any more: all of it is on the disk.
     pub(super) fn leave_memory(&mut self, index: usize) {
-        let BlockResidency { owner, backing, place, .. } = self.lies(index);
+        let BlockResidency { owner, backing, place, .. } = self.blocks.bytes_of(index);
         let (at, structure) = (owner.at, owner.structure);
         let memory = backing.extract();
         let room = place.leaves_memory();
         let tier = place.tier();
         self.retained_was_demoted(index);
-        if let Some(slot) = self.slots[index].as_deref_mut() {
+        if let Some(slot) = self.blocks.get_mut(index) {
             let content = slot.structure.content_mut().expect("a demoted block has content");
             content.demoted();
             slot.lanes.leave_block();
@@ -331,7 +331,7 @@ impl Shard {
             if !memory.memory.is_held() || Bug::FrameFreeBeforePins.active() {
                 return true;
             }
-            let mut slot = self.slot_at(memory.at);
+            let mut slot = self.blocks.at(memory.at);
             if let Some(slot) = &mut slot {
                 slot.lanes.expire(now);
             }
@@ -442,20 +442,6 @@ impl Shard {
         self.out.completed.extend(gone.into_iter().map(|(_, ticket)| (ticket, wrong_epoch(at))));
     }
 
-    /// The block of this index, of a structure or kept.
-    pub(super) fn lying(&mut self, index: usize) -> Option<BlockResidency<'_>> {
-        if let Some(slot) = self.slots[index].as_deref_mut() {
-            let rests = slot.rests();
-            let BlockSlot { owner, backing, place, .. } = slot;
-            return Some(BlockResidency { owner: *owner, backing, place, rests });
-        }
-        self.retained.get_mut(&index).map(RetainedBlock::residency)
-    }
-
-    pub(super) fn lies(&mut self, index: usize) -> BlockResidency<'_> {
-        self.lying(index).expect("the caller has found the block")
-    }
-
     /// What became of some I/O.
     pub fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
         let Some((tier, spot, doing)) = self.tiers.doing.remove(&id.0) else { return };
@@ -487,8 +473,8 @@ impl Shard {
 
     /// The block, if it still has this place on the disk.
     pub(super) fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
-        let index = self.index(at.block)?;
-        let BlockResidency { owner, place, .. } = self.lying(index)?;
+        let index = self.blocks.index(at.block)?;
+        let BlockResidency { owner, place, .. } = self.blocks.bytes_at(index)?;
         let same = owner.at == at && place.copy().is_some_and(|copy| copy.slot == spot);
         same.then_some(index)
     }

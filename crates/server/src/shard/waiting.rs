@@ -61,7 +61,7 @@ impl Shard {
 
     /// Withdraws a waiting operation. False if it is in progress.
     pub(super) fn give_up_waiting(&mut self, pending: Pending) -> bool {
-        let Some(slot) = self.slot_at(pending.at) else { return false };
+        let Some(slot) = self.blocks.at(pending.at) else { return false };
         let cancelled = |waits: &mut dyn Waits| waits.cancel(pending.ticket);
         if pending.filling || !slot.structure.waits().is_some_and(cancelled) {
             return false;
@@ -73,7 +73,8 @@ impl Shard {
         assert!(removed.is_some(), "INV-16: {:?} is withdrawn twice", pending.ticket);
         // Operations that waited behind it may be able to run.
         self.arm(
-            self.index(pending.at.block)
+            self.blocks
+                .index(pending.at.block)
                 .expect("a pending operation waits at a block of this shard"),
         );
         true
@@ -98,7 +99,7 @@ impl Shard {
         access: &CallerAccess,
         header: &RequestHeader,
     ) -> Result<(), Answer> {
-        let slot = self.slots[index].as_mut().expect("located");
+        let slot = self.blocks.found_mut(index);
         let mut verdict = verdict_of(slot, now, access, header);
         if verdict == LaneVerdict::InProgress {
             let earlier = self.pending.iter().find(|p| {
@@ -115,7 +116,7 @@ impl Shard {
             {
                 let text = "the request was repeated on another connection";
                 self.out.completed.push((earlier.ticket, in_progress(text)));
-                let slot = self.slots[index].as_mut().expect("located");
+                let slot = self.blocks.found_mut(index);
                 verdict = verdict_of(slot, now, access, header);
             }
         }
@@ -131,7 +132,7 @@ impl Shard {
         outcome: Outcome,
     ) -> Outcome {
         let Request { access, header, attributes, .. } = *request;
-        let slot = self.slots[index].as_mut().expect("the block of a request that ran is here");
+        let slot = self.blocks.found_mut(index);
         match &outcome {
             Outcome::Done(_) if !attributes.mutates => {
                 let outcome = match outcome {
@@ -188,7 +189,7 @@ impl Shard {
         let removed = self.pending.remove(pending.ticket);
         assert!(removed.is_some(), "INV-16: {:?} is answered twice", pending.ticket);
         if pending.mutates
-            && let Some(slot) = self.slot_at(pending.at)
+            && let Some(slot) = self.blocks.at(pending.at)
         {
             slot.record(pending.session, pending.lane, pending.sequence, pending.hash, &answer);
         }

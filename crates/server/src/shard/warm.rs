@@ -102,7 +102,7 @@ impl Shard {
     /// A change of a block is about to be run that may write to it: what to answer when it has no memory
     /// for that. It is brought up then, and the writer comes again.
     pub(super) fn warm_up(&mut self, now: Time, index: usize) -> Result<(), Answer> {
-        let slot = self.slots[index].as_deref_mut().expect("located");
+        let slot = self.blocks.found_mut(index);
         let rests = slot.rests();
         let whole = matches!(rests, Rest::Whole(_));
         if slot.place.is_demoting() {
@@ -137,7 +137,7 @@ impl Shard {
             return Ok(());
         }
         let before = self.wants_warmth(now, index);
-        let slot = self.slots[index].as_deref_mut().expect("located");
+        let slot = self.blocks.found_mut(index);
         if slot.place.is_warm() {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl Shard {
 
     /// A block is to be brought up, as soon as there is room; how many were before it.
     fn wants_warmth(&mut self, now: Time, index: usize) -> usize {
-        let at = self.slots[index].as_deref().expect("the caller has found the block").owner.at;
+        let at = self.blocks.found(index).owner.at;
         let wanted = &mut self.tiers.warm.wanted;
         let before = wanted.iter().position(|wanted| *wanted == at).unwrap_or(wanted.len());
         if before == wanted.len() {
@@ -160,7 +160,7 @@ impl Shard {
     /// A block is to leave the server, and what leaves is in memory: all of it is brought up, whatever
     /// of it was.
     pub(super) fn come_up_to_leave(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref().expect("the caller has found the block");
+        let slot = self.blocks.found(index);
         let place = &slot.place;
         let under_way = place.export().is_some() || place.is_being_read();
         if under_way || slot.rests() == Rest::Busy {
@@ -182,8 +182,8 @@ impl Shard {
                 return self.make_warm_room(now);
             }
             self.tiers.warm.wanted.pop_front();
-            let Some(index) = self.index(at.block) else { continue };
-            if self.slots[index].as_ref().is_some_and(|slot| slot.owner.at == at) {
+            let Some(index) = self.blocks.index(at.block) else { continue };
+            if self.blocks.get(index).is_some_and(|slot| slot.owner.at == at) {
                 self.bring_up(now, index);
             }
         }
@@ -192,9 +192,9 @@ impl Shard {
     /// Lets the block of the warm pool go down that may and was not written for longest, unless one is on
     /// its way already for each that waits. When none may, it is looked again as soon as one does.
     fn make_warm_room(&mut self, now: Time) {
-        let slots = &self.slots;
+        let blocks = &self.blocks;
         let warm = |index: &u32| {
-            let slot = slots[*index as usize].as_deref();
+            let slot = blocks.get(*index as usize);
             slot.filter(|slot| slot.place.room() == MemoryRoom::Warm)
         };
         self.tiers.warm.came.retain(|index| warm(index).is_some());
@@ -219,14 +219,14 @@ impl Shard {
         }
         let may = here().filter(idle).filter(|slot| may_leave(slot) <= now);
         let coldest = may.min_by_key(|slot| slot.place.stay().map(Stay::last_use));
-        if let Some(index) = coldest.and_then(|slot| self.index(slot.owner.at.block)) {
+        if let Some(index) = coldest.and_then(|slot| self.blocks.index(slot.owner.at.block)) {
             let _ = self.write_back(index);
         }
     }
 
     /// It stays in the warm pool for now: it could not be written down.
     pub(super) fn stays_warm(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut();
+        let slot = self.blocks.get_mut(index);
         if let Some(stay) = slot.and_then(|slot| slot.place.stay_mut()) {
             *stay = Stay::failed(now);
         }
@@ -235,7 +235,7 @@ impl Shard {
     /// Gives a block below memory for what is written to it. The chunk in which it ends is read, or all of
     /// it where all of it may change, or leaves.
     fn bring_up(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
+        let slot = self.blocks.found_mut(index);
         let owner = slot.owner;
         let (length, floor) = match slot.rests() {
             Rest::Open(length) | Rest::Final(length) if slot.exports.is_departing() => (length, 0),
@@ -256,7 +256,7 @@ impl Shard {
         if !self.tiers.warm.came.contains(&(index as u32)) {
             self.tiers.warm.came.push(index as u32);
         }
-        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        let slot = self.blocks.found_mut(index);
         let stay = Stay::requested(now);
         let read = slot.place.copy_mut().and_then(|disk| {
             if length <= floor {
@@ -294,7 +294,7 @@ impl Shard {
 
     /// Takes back what `bring_up` gave.
     fn bring_back(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
+        let slot = self.blocks.found_mut(index);
         let room = slot.place.stops_reading();
         self.give_room(room);
         self.warm_next(now);
@@ -302,7 +302,7 @@ impl Shard {
 
     /// A block of the warm pool that takes no more goes down.
     pub(super) fn look_at_tiers(&mut self, index: usize) {
-        let Some(slot) = self.slots[index].as_deref() else { return };
+        let Some(slot) = self.blocks.get(index) else { return };
         let place = &slot.place;
         if place.is_warm()
             && !slot.exports.is_departing()
@@ -316,10 +316,10 @@ impl Shard {
 
     pub(super) fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
         let Some(index) = self.at_place(at, spot) else { return };
-        if self.retained.contains_key(&index) {
+        if self.blocks.retained(index).is_some() {
             return; // Nobody writes to it any more.
         }
-        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        let slot = self.blocks.found_mut(index);
         let length = slot.place.copy().expect("the block was read from its disk").length();
         let IoDone::Read(read) = done else {
             let structure = slot.owner.structure;

@@ -108,12 +108,12 @@ impl Shard {
         flush: u64,
         hold: Duration,
     ) -> Result<bool, Answer> {
-        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
+        let index = self.blocks.index(at.block).ok_or_else(|| unknown_block(at))?;
         let filling = self.pending.iter().any(|pending| pending.at == at && pending.filling);
         // A put of extents changes the block when its extents are adopted.
         let adopts = self.extents.adopts_for(at) && !Bug::CheckpointSettlesEarly.active();
         let filling = filling || adopts;
-        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let slot = self.blocks.exactly(index, at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let (kind, structure) = (slot.owner.kind, slot.owner.structure);
         match &slot.exports.checkpoint {
@@ -134,7 +134,7 @@ impl Shard {
                 self.arm(index);
             }
         }
-        let slot = self.slots[index].as_mut().expect("looked up above");
+        let slot = self.blocks.found_mut(index);
         let found = if filling { None } else { slot.is_final() };
         let checkpoint = slot.exports.checkpoint.as_mut().expect("made above");
         match &mut checkpoint.stage {
@@ -151,8 +151,8 @@ impl Shard {
 
     /// Thaws a block. Returns false if it was not frozen until now.
     pub fn thaw(&mut self, now: Time, at: BlockAt, flush: u64) -> bool {
-        let Some(index) = self.index(at.block) else { return false };
-        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let Some(index) = self.blocks.index(at.block) else { return false };
+        let slot = self.blocks.exactly(index, at);
         let Some(slot) = slot else { return false };
         let checkpoint = slot.exports.checkpoint.as_mut();
         let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.flush == flush) else {
@@ -191,17 +191,17 @@ impl Shard {
         flush: u64,
     ) -> Result<(Arc<KeptBytes>, bool), Answer> {
         self.checkpoints.copied();
-        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
+        let index = self.blocks.index(at.block).ok_or_else(|| unknown_block(at))?;
         match self.checkpoints.content.get(&(flush, at)) {
             Some(ContentThen::Copy(bytes, sealed)) => return Ok((bytes.clone(), *sealed)),
             Some(&ContentThen::Prefix(length, sealed)) => {
-                let found = self.slots[index].as_ref().filter(|slot| slot.owner.at == at);
+                let found = self.blocks.exactly(index, at);
                 found.ok_or_else(|| wrong_epoch(at))?;
                 return Ok((self.content_now(index, Snapshot::plain(length), sealed), sealed));
             }
             None => {}
         }
-        let slot = self.slots[index].as_ref().filter(|slot| slot.owner.at == at);
+        let slot = self.blocks.exactly(index, at);
         let checkpoint = slot.and_then(|slot| slot.exports.checkpoint.as_ref());
         match checkpoint.filter(|checkpoint| checkpoint.flush == flush).map(|c| &c.stage) {
             Some(&CheckpointStage::Owing { sealed, .. }) => {
@@ -214,7 +214,7 @@ impl Shard {
     /// Whether a block may be changed; otherwise the answer. Its owed content is copied first.
     #[inline]
     pub(in crate::shard) fn may_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
-        match self.slots[index].as_ref().and_then(|slot| slot.exports.checkpoint.as_ref()) {
+        match self.blocks.get(index).and_then(|slot| slot.exports.checkpoint.as_ref()) {
             None => Ok(()),
             Some(_) => self.checkpoint_may_change(now, index),
         }
@@ -222,7 +222,7 @@ impl Shard {
 
     #[cold]
     fn checkpoint_may_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
-        let slot = self.slots[index].as_mut().expect("the caller has found the block");
+        let slot = self.blocks.found_mut(index);
         let (used, floor) = (slot.structure.bytes_used() as usize, slot.backing.floor());
         let checkpoint = slot.exports.checkpoint.as_mut().expect("the caller has found it");
         match &mut checkpoint.stage {
@@ -246,7 +246,7 @@ impl Shard {
 
     /// Copies the content that a block owes. From now on the block may change.
     fn copy_owed(&mut self, now: Time, index: usize, sealed: bool) -> Arc<KeptBytes> {
-        let slot = self.slots[index].as_mut().expect("the caller has found the block");
+        let slot = self.blocks.found_mut(index);
         let checkpoint = slot.exports.checkpoint.as_ref().expect("a copy is owed to a checkpoint");
         let key = (checkpoint.flush, slot.owner.at);
         let snapshot = slot.snapshot(checkpoint.range).expect("requested when it was frozen");
@@ -258,7 +258,7 @@ impl Shard {
 
     /// Ends a block's part in its checkpoint, and delivers the deferred messages.
     fn end_checkpoint(&mut self, now: Time, index: usize) {
-        let Some(slot) = self.slots[index].as_mut() else { return };
+        let Some(slot) = self.blocks.get_mut(index) else { return };
         let Some(checkpoint) = slot.exports.checkpoint.take() else { return };
         let at = slot.owner.at;
         if let Some(blocks) = self.checkpoints.blocks.get_mut(&checkpoint.flush) {
@@ -274,7 +274,7 @@ impl Shard {
 
     /// Retains a message for a block that must not change now, until its checkpoint ends.
     pub(in crate::shard) fn defer(&mut self, index: usize, message: BlockMessage) {
-        let slot = self.slots[index].as_mut().expect("the caller has found the block");
+        let slot = self.blocks.found_mut(index);
         let checkpoint = slot.exports.checkpoint.as_mut();
         let checkpoint = checkpoint.expect("only a block with a checkpoint defers messages");
         checkpoint.deferred.push(message);
@@ -290,8 +290,8 @@ impl Shard {
             slot.exports.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.flush == flush)
         };
         for at in blocks {
-            let Some(index) = self.index(at.block) else { continue };
-            let slot = self.slots[index].as_deref();
+            let Some(index) = self.blocks.index(at.block) else { continue };
+            let slot = self.blocks.get(index);
             if slot.is_some_and(|slot| slot.owner.at == at && of_flush(slot)) {
                 self.end_checkpoint(now, index);
             }

@@ -215,8 +215,8 @@ impl BlockSlot {
 impl Shard {
     /// The exports of the block at `index`, and the rest of the block.
     fn exporting(&mut self, now: Time, index: usize) -> Option<(&mut Exports, Source<'_>)> {
-        let Shard { slots, config, out, steps, .. } = self;
-        let slot = slots[index].as_deref_mut()?;
+        let Shard { blocks, config, out, steps, .. } = self;
+        let slot = blocks.get_mut(index)?;
         let may_move = slot.may_move();
         let BlockSlot { owner, backing, structure, lanes, watchers, full, exports, .. } = slot;
         let source = Source {
@@ -248,7 +248,7 @@ impl Shard {
 
     /// Records that an export has begun. The exports of a retained block overlap with none.
     fn export_begun(&mut self, index: usize, new: ExportKind) {
-        if let Some(slot) = self.slots[index].as_deref() {
+        if let Some(slot) = self.blocks.get(index) {
             self.overlaps.begun(slot, new);
         }
     }
@@ -268,7 +268,8 @@ impl Shard {
 
     /// Handles a message of the controller about a move of a block.
     pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
-        let Some(index) = self.index(at.block).filter(|_| self.slot_at(at).is_some()) else {
+        let Some(index) = self.blocks.index(at.block).filter(|_| self.blocks.at(at).is_some())
+        else {
             return;
         };
         if let Some((exports, mut source)) = self.exporting(now, index)
@@ -298,13 +299,13 @@ impl Shard {
 
     /// The source of a move.
     fn source_of(&mut self, now: Time, key: MoveKey) -> Option<(&mut Exports, Source<'_>)> {
-        let found = self.exporting(now, self.index(key.source.block)?)?;
+        let found = self.exporting(now, self.blocks.index(key.source.block)?)?;
         (found.1.owner.at == key.source).then_some(found)
     }
 
     /// Makes a block leave this server.
     pub fn evacuate(&mut self, now: Time, at: BlockAt) -> Result<(), Answer> {
-        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let slot = self.blocks.at(at).ok_or_else(|| wrong_epoch(at))?;
         let content = slot.structure.content_mut();
         if content.is_some_and(|content| content.refuse_content_until(now + EXTENTS_LEAVE_FOR)) {
             let BlockOwner { job, structure, at, .. } = slot.owner;

@@ -45,13 +45,13 @@ impl Shard {
     ///
     /// Of a kv, only the hashes in `range`, ends included: all others move to other blocks, or have moved.
     pub fn flush(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<KeptBytes>, Answer> {
-        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
-        if let Some(retained) = self.retained.get(&index).filter(|r| r.owner.at == at) {
+        let index = self.blocks.index(at.block).ok_or_else(|| unknown_block(at))?;
+        if let Some(retained) = self.blocks.retained(index).filter(|r| r.owner.at == at) {
             let bytes = retained.bytes.clone();
             self.write_retained_back(index);
             return Ok(bytes);
         }
-        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let slot = self.blocks.exactly(index, at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let owner = slot.owner;
         let snapshot = slot.snapshot(range)?;
@@ -76,8 +76,7 @@ impl Shard {
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
         }
         let retained = RetainedBlock { owner, backing, place, bytes: bytes.clone(), mapped };
-        self.retained.insert(index, retained);
-        self.held += 1;
+        self.blocks.retain(index, retained);
         self.write_retained_back(index);
         Ok(bytes)
     }
@@ -94,8 +93,8 @@ impl Shard {
         range: (u64, u64),
         flush: u64,
     ) -> Result<(Arc<KeptBytes>, bool), Answer> {
-        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
-        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let index = self.blocks.index(at.block).ok_or_else(|| unknown_block(at))?;
+        let slot = self.blocks.exactly(index, at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let Some(sealed) = slot.is_final() else {
             let text = "payloads begun before the block was sealed are still arriving";
@@ -118,7 +117,7 @@ impl Shard {
         snapshot: Snapshot,
         sealed: bool,
     ) -> Arc<KeptBytes> {
-        let slot = self.slots[index].as_mut().expect("the caller has found the block");
+        let slot = self.blocks.found_mut(index);
         let (owner, length) = (slot.owner, snapshot.length());
         let (at, floor) = (owner.at, slot.backing.floor());
         if snapshot.is_plain() {
@@ -149,15 +148,15 @@ impl Shard {
     /// Writes a retained block's part of the write cache back, so that it does not wait there for a store.
     /// Without a place on the disk, this is repeated with the flush.
     fn write_retained_back(&mut self, index: usize) {
-        let is_warm = |retained: &RetainedBlock| retained.place.room() == MemoryRoom::Warm;
-        if self.retained.get(&index).is_some_and(is_warm) {
+        let is_warm = |retained: &mut RetainedBlock| retained.place.room() == MemoryRoom::Warm;
+        if self.blocks.retained(index).is_some_and(is_warm) {
             let _ = self.write_back(index);
         }
     }
 
     /// The bytes of a retained block are on a disk, and are read from there from now on.
     pub(in crate::shard) fn retained_was_demoted(&mut self, index: usize) {
-        let Some(retained) = self.retained.get_mut(&index) else { return };
+        let Some(retained) = self.blocks.retained(index) else { return };
         let length = retained.bytes.snapshot().length();
         let stored = stored(&mut retained.place, length, self.config.block_size);
         retained.bytes.moved(RetainedBytes::There { stored, memory: None });
@@ -165,8 +164,7 @@ impl Shard {
 
     /// Frees a retained block.
     pub(in crate::shard) fn free_retained(&mut self, index: usize) {
-        let Some(mut retained) = self.retained.remove(&index) else { return };
-        self.held -= 1;
+        let Some(mut retained) = self.blocks.remove_retained(index) else { return };
         // A later read finds nothing; a present one has the hold.
         retained.bytes.moved(RetainedBytes::Gone);
         for leaving in self.take_leaving(retained.owner.at) {

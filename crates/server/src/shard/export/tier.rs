@@ -96,11 +96,11 @@ impl Shard {
         to: TierIx,
     ) -> Result<(), &'static str> {
         let is_same = |export: &TierExport| export.to == to && export.is_from_memory();
-        if self.lies(index).place.export().is_some_and(is_same) {
+        if self.blocks.bytes_of(index).place.export().is_some_and(is_same) {
             return Ok(());
         }
         self.may_change_tier(index)?;
-        let BlockResidency { owner, backing, place, rests } = self.lies(index);
+        let BlockResidency { owner, backing, place, rests } = self.blocks.bytes_of(index);
         let at = owner.at;
         let length = rests.length().ok_or("an operation on the block is in progress")?;
         let floor = backing.floor();
@@ -121,14 +121,14 @@ impl Shard {
             Some(disk) if floor > 0 || !disk.is_read() => disk.slot,
             _ => {
                 let slot = self.tiers.take_place(to).ok_or("the disk has no free slot")?;
-                if let Some(old) = self.lies(index).place.take_copy() {
+                if let Some(old) = self.blocks.bytes_of(index).place.take_copy() {
                     self.leave_copy(old);
                 }
                 slot
             }
         };
         let number = self.tiers.number();
-        let BlockResidency { backing, place, .. } = self.lies(index);
+        let BlockResidency { backing, place, .. } = self.blocks.bytes_of(index);
         let end = length.next_multiple_of(PAGE);
         let mut new_copy = place.copy().is_none().then(|| OnDisk::empty(to, slot));
         let copy = new_copy.as_mut().or(place.copy_mut()).expect("made above");
@@ -155,8 +155,8 @@ impl Shard {
 
     /// Whether an export of the block to a tier may begin; otherwise the reason.
     fn may_change_tier(&mut self, index: usize) -> Result<(), &'static str> {
-        let is_exported = self.lies(index).place.export().is_some();
-        let refusal = match self.slots[index].as_deref() {
+        let is_exported = self.blocks.bytes_of(index).place.export().is_some();
+        let refusal = match self.blocks.get(index) {
             Some(slot) => self.overlaps.refusal(slot, ExportKind::Tier),
             None if is_exported => PresentUse::Tier.refuses(ExportKind::Tier),
             None => None,
@@ -166,7 +166,7 @@ impl Shard {
 
     /// Begins to write a block of a lower tier that has memory back to that tier.
     pub(in crate::shard) fn write_back(&mut self, index: usize) -> Result<(), &'static str> {
-        let tier = self.lies(index).place.tier();
+        let tier = self.blocks.bytes_of(index).place.tier();
         self.demote(index, tier)
     }
 
@@ -178,10 +178,10 @@ impl Shard {
     ) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let is_same = |export: &TierExport| export.to == to && !export.is_from_memory();
-        if self.lies(index).place.export().is_some_and(is_same) {
+        if self.blocks.bytes_of(index).place.export().is_some_and(is_same) {
             return Ok(());
         }
-        let BlockResidency { place, rests, .. } = self.lies(index);
+        let BlockResidency { place, rests, .. } = self.blocks.bytes_of(index);
         if to < place.tier() {
             let text =
                 format!("a block in {} can move only to memory or to a lower tier", place.tier());
@@ -203,7 +203,7 @@ impl Shard {
             return refuse("the object store has no free slot");
         };
         let number = self.tiers.number();
-        let BlockResidency { owner, place, .. } = self.lies(index);
+        let BlockResidency { owner, place, .. } = self.blocks.bytes_of(index);
         let at = owner.at;
         let length = place.copy().expect("looked at above").length();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Copy, 0..length);
@@ -217,7 +217,7 @@ impl Shard {
     fn read_pieces(&mut self, index: usize, at: BlockAt) {
         let size = self.config.block_size as u64;
         loop {
-            let BlockResidency { place, .. } = self.lies(index);
+            let BlockResidency { place, .. } = self.blocks.bytes_of(index);
             let (Some(export), Some(disk)) = (place.export(), place.copy()) else { return };
             let (from, number) = (export.asked, export.number);
             if export.failed || from >= export.range.end || export.in_flight >= SINK_PIECES {
@@ -237,7 +237,7 @@ impl Shard {
                 }
                 return;
             };
-            let BlockResidency { place, .. } = self.lies(index);
+            let BlockResidency { place, .. } = self.blocks.bytes_of(index);
             let export = place.export_mut().expect("looked at above");
             export.asked += length;
             export.in_flight += 1;
@@ -249,8 +249,8 @@ impl Shard {
 
     /// Continues an export that waited for buffers.
     pub(in crate::shard) fn read_pieces_again(&mut self, at: BlockAt) {
-        if let Some(index) = self.index(at.block)
-            && self.lying(index).is_some_and(|lying| lying.owner.at == at)
+        if let Some(index) = self.blocks.index(at.block)
+            && self.blocks.bytes_at(index).is_some_and(|lying| lying.owner.at == at)
         {
             self.read_pieces(index, at);
         }
@@ -271,8 +271,8 @@ impl Shard {
 
     /// The export with this number, if it has not ended.
     fn tier_export(&mut self, at: BlockAt, number: u64) -> Option<(usize, &mut TierExport)> {
-        let index = self.index(at.block)?;
-        let BlockResidency { owner, place, .. } = self.lying(index)?;
+        let index = self.blocks.index(at.block)?;
+        let BlockResidency { owner, place, .. } = self.blocks.bytes_at(index)?;
         let export = place.export_mut();
         let export = export.filter(|export| owner.at == at && export.number == number)?;
         Some((index, export))
@@ -315,7 +315,7 @@ impl Shard {
         match done {
             // The checksums of an export from a disk are those of the copy that was read.
             IoDone::Written(sums) if export.is_from_memory() => {
-                let disk = self.lies(index).place.copy_mut();
+                let disk = self.blocks.bytes_of(index).place.copy_mut();
                 disk.expect("it is being written").wrote(from / TIER_CHUNK, &sums);
             }
             IoDone::Written(_) => {}
@@ -329,7 +329,8 @@ impl Shard {
 
     /// A piece was written, or cannot be.
     fn piece_ended(&mut self, now: Time, index: usize, at: BlockAt) {
-        let export = self.lies(index).place.export_mut().expect("the caller has found it");
+        let export =
+            self.blocks.bytes_of(index).place.export_mut().expect("the caller has found it");
         export.in_flight -= 1;
         if export.has_ended() {
             self.tier_export_ended(now, index);
@@ -340,13 +341,13 @@ impl Shard {
 
     /// The block is in its new tier, or stays where it is.
     fn tier_export_ended(&mut self, now: Time, index: usize) {
-        let Some(export) = self.lies(index).place.export().cloned() else { return };
+        let Some(export) = self.blocks.bytes_of(index).place.export().cloned() else { return };
         match (export.from, export.failed || export.is_cancelled) {
             (CopiedFrom::Memory, false) => self.demoted(now, index, &export),
             (CopiedFrom::Memory, true) => self.stays_in_memory(now, index, &export),
             (CopiedFrom::Copy, false) => self.demoted_from_disk(index, &export),
             (CopiedFrom::Copy, true) => {
-                let BlockResidency { owner, place, .. } = self.lies(index);
+                let BlockResidency { owner, place, .. } = self.blocks.bytes_of(index);
                 let (structure, at, tier) = (owner.structure, owner.at, place.tier());
                 let _ = place.export_failed();
                 self.tiers.leave(export.to, export.slot, self.config.block_size);
@@ -356,7 +357,7 @@ impl Shard {
     }
 
     fn demoted(&mut self, now: Time, index: usize, export: &TierExport) {
-        let BlockResidency { place, .. } = self.lies(index);
+        let BlockResidency { place, .. } = self.blocks.bytes_of(index);
         let disk = place.copy_mut().expect("INV-41: the copy of a demoted block was written");
         disk.complete(export.range.end.next_multiple_of(PAGE));
         self.tiers.counts.written += export.range.len() as u64;
@@ -366,7 +367,7 @@ impl Shard {
 
     /// The block stays in memory. Its copy holds only the bytes that are not in memory.
     fn stays_in_memory(&mut self, now: Time, index: usize, export: &TierExport) {
-        let BlockResidency { owner, backing, place, .. } = self.lies(index);
+        let BlockResidency { owner, backing, place, .. } = self.blocks.bytes_of(index);
         let (structure, at) = (owner.structure, owner.at);
         if let Some(disk) = place.copy_mut() {
             disk.keep(backing.floor());
@@ -392,7 +393,7 @@ impl Shard {
     /// The copy of the block is in a store now, and its place on the disk is free when no flush reads it.
     fn demoted_from_disk(&mut self, index: usize, export: &TierExport) {
         let number = self.tiers.number();
-        let BlockResidency { owner, place, .. } = self.lies(index);
+        let BlockResidency { owner, place, .. } = self.blocks.bytes_of(index);
         let (structure, at) = (owner.structure, owner.at);
         let copy = place.copy().expect("the block was read from its disk");
         let copy = copy.copied_to(export.to, export.slot, number);

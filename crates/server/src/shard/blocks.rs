@@ -1,0 +1,210 @@
+//! The blocks of a shard: those in use, and those that are retained for a flush.
+
+use super::BlockSlot;
+use super::export::RetainedBlock;
+use super::tiers::BlockResidency;
+use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, ServerId, ShardIx};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The blocks of a shard, by their index in the shard.
+pub(super) struct Blocks {
+    shard: ShardIx,
+    /// Most blocks, in all tiers.
+    most: u32,
+    /// The number under which each controller shard knows this server; 0 for none.
+    members: Vec<ServerId>,
+    /// For each controller shard, as many slots as there are blocks: each controller shard may name any
+    /// block, and uses at most its share of them.
+    slots: Vec<Option<Box<BlockSlot>>>,
+    /// Blocks that are written to a store before they are freed; they have no slot.
+    retained: BTreeMap<usize, RetainedBlock>,
+    /// Number of blocks in use or retained: never more than the shard's blocks (INV-40).
+    held: u32,
+    /// Epoch of the last owner of each block, to recognise a late open or free.
+    last_epoch: Vec<Epoch>,
+}
+
+impl Blocks {
+    /// A shard of a server without a number has no blocks until `join`.
+    pub fn new(shard: ShardIx, most: u32) -> Blocks {
+        Blocks {
+            shard,
+            most,
+            members: Vec::new(),
+            slots: Vec::new(),
+            retained: BTreeMap::new(),
+            held: 0,
+            last_epoch: Vec::new(),
+        }
+    }
+
+    /// The server has a number at a controller shard for which it holds no blocks.
+    pub fn join(&mut self, server: ServerId) {
+        let controller = server.controller() as usize;
+        let members = self.members.len().max(controller + 1);
+        self.members.resize(members, ServerId(0));
+        self.members[controller] = server;
+        let slots = members * self.most as usize;
+        self.slots.resize_with(slots, || None);
+        self.last_epoch.resize(slots, Epoch(0));
+    }
+
+    /// The server has no number at a controller shard any more. Returns the range of its blocks, which the
+    /// caller frees; `None` if it had no number.
+    pub fn leave(&mut self, controller: u16) -> Option<Range<usize>> {
+        *self.members.get_mut(controller as usize)? = ServerId(0);
+        let most = self.most as usize;
+        Some(controller as usize * most..(controller as usize + 1) * most)
+    }
+
+    /// Whether the server has this number at a controller shard.
+    pub fn is_member(&self, server: ServerId) -> bool {
+        self.members.contains(&server)
+    }
+
+    /// The index of a block that this shard could hold.
+    pub fn index(&self, block: BlockId) -> Option<usize> {
+        let server = block.server();
+        let controller = server.controller() as usize;
+        let ours = self.members.get(controller) == Some(&server)
+            && block.shard() == self.shard
+            && block.index() < self.most
+            && server != ServerId(0);
+        ours.then(|| controller * self.most as usize + block.index() as usize)
+    }
+
+    /// The block in use at this index.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&BlockSlot> {
+        self.slots[index].as_deref()
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut BlockSlot> {
+        self.slots[index].as_deref_mut()
+    }
+
+    /// The block in use that the caller has found at this index.
+    #[inline]
+    pub fn found(&self, index: usize) -> &BlockSlot {
+        self.get(index).expect("the caller has found the block")
+    }
+
+    #[inline]
+    pub fn found_mut(&mut self, index: usize) -> &mut BlockSlot {
+        self.get_mut(index).expect("the caller has found the block")
+    }
+
+    /// The block in use with this epoch.
+    pub fn at(&mut self, at: BlockAt) -> Option<&mut BlockSlot> {
+        let index = self.index(at.block)?;
+        let slot = self.get_mut(index)?;
+        (slot.owner.at.epoch == at.epoch || Bug::EpochUnchecked.active()).then_some(slot)
+    }
+
+    /// The block in use at this index, if it has this epoch.
+    pub fn exactly(&mut self, index: usize, at: BlockAt) -> Option<&mut BlockSlot> {
+        self.get_mut(index).filter(|slot| slot.owner.at == at)
+    }
+
+    /// All blocks in use.
+    pub fn in_use(&self) -> impl Iterator<Item = &BlockSlot> {
+        self.slots.iter().flatten().map(|slot| &**slot)
+    }
+
+    pub fn in_use_mut(&mut self) -> impl Iterator<Item = &mut BlockSlot> {
+        self.slots.iter_mut().flatten().map(|slot| &mut **slot)
+    }
+
+    /// All retained blocks, in order of their indices.
+    pub fn all_retained(&self) -> impl Iterator<Item = &RetainedBlock> {
+        self.retained.values()
+    }
+
+    /// The retained block at this index.
+    pub fn retained(&mut self, index: usize) -> Option<&mut RetainedBlock> {
+        self.retained.get_mut(&index)
+    }
+
+    /// The bytes of the block at this index, in use or retained.
+    pub fn bytes_at(&mut self, index: usize) -> Option<BlockResidency<'_>> {
+        match self.slots[index].as_deref_mut() {
+            Some(slot) => {
+                let rests = slot.rests();
+                let BlockSlot { owner, backing, place, .. } = slot;
+                Some(BlockResidency { owner: *owner, backing, place, rests })
+            }
+            None => self.retained.get_mut(&index).map(RetainedBlock::residency),
+        }
+    }
+
+    /// The same for a block that the caller has found.
+    pub fn bytes_of(&mut self, index: usize) -> BlockResidency<'_> {
+        self.bytes_at(index).expect("the caller has found the block")
+    }
+
+    /// Whether another block can be opened.
+    pub fn has_room(&self) -> bool {
+        self.held < self.most
+    }
+
+    /// The epoch of the last owner.
+    pub fn last_epoch(&self, index: usize) -> Epoch {
+        self.last_epoch[index]
+    }
+
+    /// Refuses owners up to this epoch from now on.
+    pub fn outdate(&mut self, index: usize, epoch: Epoch) {
+        self.last_epoch[index] = self.last_epoch[index].max(epoch);
+    }
+
+    /// Forgets the last owner: its number of the server is void.
+    pub fn forget_epoch(&mut self, index: usize) {
+        self.last_epoch[index] = Epoch(0);
+    }
+
+    /// A block is opened.
+    pub fn insert(&mut self, index: usize, slot: BlockSlot) {
+        let (at, last) = (slot.owner.at, self.last_epoch[index]);
+        assert!(last < at.epoch, "INV-01: {at:?} is opened after epoch {last}");
+        assert!(self.slots[index].is_none(), "INV-01: {at:?} is opened over another owner");
+        self.last_epoch[index] = at.epoch;
+        self.hold_one();
+        self.slots[index] = Some(Box::new(slot));
+    }
+
+    /// A block is closed.
+    pub fn remove(&mut self, index: usize) -> Option<Box<BlockSlot>> {
+        let slot = self.slots[index].take()?;
+        self.free_one(slot.owner.at);
+        Some(slot)
+    }
+
+    /// A block that was closed is retained.
+    pub fn retain(&mut self, index: usize, block: RetainedBlock) {
+        let at = block.owner.at;
+        assert!(self.slots[index].is_none(), "INV-02: {at:?} is retained and in use");
+        let before = self.retained.insert(index, block);
+        assert!(before.is_none(), "INV-02: {at:?} is retained twice");
+        self.hold_one();
+    }
+
+    /// A retained block is freed.
+    pub fn remove_retained(&mut self, index: usize) -> Option<RetainedBlock> {
+        let block = self.retained.remove(&index)?;
+        self.free_one(block.owner.at);
+        Some(block)
+    }
+
+    fn hold_one(&mut self) {
+        self.held += 1;
+        let (held, most) = (self.held, self.most);
+        assert!(held <= most, "INV-40: {held} of {most} blocks are held");
+    }
+
+    fn free_one(&mut self, at: BlockAt) {
+        assert!(self.held > 0, "INV-40: {at:?} is freed, and no block is held");
+        self.held -= 1;
+    }
+}
