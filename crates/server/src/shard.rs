@@ -340,7 +340,10 @@ impl Shard {
         let slot = self.blocks.found_mut(index);
         slot.pace.wrote(now, payload.len());
         if !attributes.mutates && slot.backing.floor() > 0 && slot.is_whole() {
-            return self.read_below(now, index, &request, payload);
+            return match self.tier_work().read_below(now, index, &request, payload) {
+                Some(answer) => self.conclude(now, index, &request, Outcome::Done(answer)),
+                None => Outcome::Parked,
+            };
         }
         let outcome = match routed_here(&slot.owner, header, attributes.route, args) {
             Ok(()) => {
@@ -375,7 +378,7 @@ impl Shard {
                 slot.lower_tier_reads().is_none_or(|reads| reads.needs_bytes(op))
             }
         };
-        if needs { self.warm_up(now, index) } else { Ok(()) }
+        if needs { self.tier_work().warm_up(now, index) } else { Ok(()) }
     }
 
     /// Records the use of a block; with lower tiers, the use is also reported to the controller.

@@ -117,7 +117,7 @@ impl Shard {
                 self.look_at(now, index as usize);
             }
         }
-        self.tick_tiers(now);
+        self.tier_work().tick_tiers(now);
         if self.extents.due().is_some_and(|due| due <= now) {
             self.tick_extents(now);
         }
@@ -239,7 +239,7 @@ impl Shard {
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
         self.look_at_exports(now, index);
-        self.look_at_tiers(index);
+        self.tier_work().look_at_tiers(index);
         self.arm(index);
     }
 

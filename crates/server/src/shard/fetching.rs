@@ -10,10 +10,10 @@
 //! operation never waits: it may exceed the buffers by its own needs, so that one operation after the other
 //! ends.
 
+use super::BlockSlot;
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
 use super::request::{Request, generation_of};
-use super::tiers::{Doing, LOOK_AGAIN};
-use super::{BlockSlot, Shard};
+use super::tiers::{Doing, LOOK_AGAIN, TierWork};
 use crate::authorize::routed_here;
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
@@ -61,25 +61,25 @@ impl Fetching {
     }
 }
 
-impl Shard {
-    /// Runs a request that changes nothing on a block below memory.
+impl TierWork<'_> {
+    /// Runs a request that changes nothing on a block in a lower tier. `None` if it is answered later.
     pub(super) fn read_below(
         &mut self,
         now: Time,
         index: usize,
         request: &Request<'_>,
         payload: &[u8],
-    ) -> Outcome {
+    ) -> Option<Answer> {
         let Request { access, header, args, ticket, attributes } = *request;
         let slot = self.blocks.found(index);
         if let Err(refusal) = routed_here(&slot.owner, header, attributes.route, args) {
-            return self.conclude(now, index, request, Outcome::Done(refusal));
+            return Some(refusal);
         }
         let disk = slot.place.copy();
         // One that holds nothing has no place: nothing of it is wanted.
         let written = disk.map_or(0, |disk| disk.written);
         let Some(payload) = self.held(payload) else {
-            return Outcome::Done(busy(RETRY_BUFFERS_US));
+            return Some(busy(RETRY_BUFFERS_US));
         };
         let fetching = Fetching {
             ticket,
@@ -95,10 +95,7 @@ impl Shard {
             failed: None,
         };
         let number = self.tiers.number();
-        match self.run_below(now, index, number, fetching) {
-            Some(answer) => self.conclude(now, index, request, Outcome::Done(answer)),
-            None => Outcome::Parked,
-        }
+        self.run_below(now, index, number, fetching)
     }
 
     /// A payload while its operation waits: it counts as a buffer. The outer `None`: there is none left.

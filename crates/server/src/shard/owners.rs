@@ -2,13 +2,12 @@
 
 use super::export::{Exports, RetainedBlock};
 use super::residency::Residency;
-use super::tiers::tenant_of;
-use super::{BlockOwner, BlockSlot, Shard, ShardConfig};
+use super::{BlockOwner, BlockSlot, Shard};
 use crate::holdings::ReportedState;
 use crate::pace::Pace;
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
-use honeycomb_block::{Backing, Tenant};
+use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Lanes, Opening};
 use honeycomb_types::{BlockAt, Bug, Generation, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
@@ -68,7 +67,7 @@ impl Shard {
             let text = format!("all {} blocks of this core are in use", self.config.blocks);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
-        if !owner.tier.is_below() && !self.has_frame() {
+        if !owner.tier.is_below() && !self.tier_work().has_frame() {
             let text = format!("all {} memory frames of this core are in use", self.config.frames);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
@@ -86,7 +85,7 @@ impl Shard {
         }
         let backing = match owner.tier.is_below() {
             true => Ok(Backing::absent(self.config.block_size, &self.config.reclaimer)),
-            false => self.new_backing(&owner, kind.overwrites()),
+            false => self.tier_work().new_backing(&owner, kind.overwrites()),
         };
         let backing = backing.map_err(|e| {
             let text = format!("cannot map memory for block {}: {e}", owner.at.block);
@@ -139,27 +138,6 @@ impl Shard {
         Ok(())
     }
 
-    pub(super) fn new_backing(
-        &mut self,
-        owner: &BlockOwner,
-        overwrites: bool,
-    ) -> std::io::Result<Backing> {
-        let ShardConfig { block_size, reclaimer, .. } = &self.config;
-        let own = tenant_of(owner);
-        let tenant = if Bug::MemoryChangesTenant.active() { Tenant(0) } else { own };
-        let backing = match self.stale.pop() {
-            Some(backing) if Bug::StaleBytes.active() => return Ok(backing),
-            _ => Backing::map_for(tenant, overwrites, *block_size, reclaimer)?,
-        };
-        let (used, kind) = (backing.written(), owner.kind);
-        assert_eq!(backing.tenant(), Some(own), "INV-04: a {kind} gets memory of another tenant");
-        assert!(
-            overwrites || used == 0,
-            "INV-04: a {kind} that may read it gets {used} used bytes"
-        );
-        Ok(backing)
-    }
-
     /// Takes a block from its owner. True if no data of that epoch can be read any more, also if the block
     /// was free already.
     pub fn free(&mut self, at: BlockAt) -> bool {
@@ -183,7 +161,7 @@ impl Shard {
         slot.watchers.end(Status::WrongEpoch, text, &mut self.out.notices);
         self.end_exports(&slot);
         self.extents.closed(at);
-        self.leave_tiers(&mut slot);
+        self.tier_work().leave_tiers(&mut slot);
         if let Some(copy) = slot.shared.take() {
             self.owe(slot.owner.job, copy);
         }
@@ -222,13 +200,13 @@ impl Shard {
     /// seal, its successor, and the items taken from it. A block that is being flushed is held too.
     pub fn holdings(&self) -> Vec<HeldBlock> {
         let open = self.blocks.in_use().map(|slot| {
-            let (tier, to) = self.tiers_of(slot.owner.at, &slot.place);
+            let (tier, to) = self.tiers.tiers_of(slot.owner.at, &slot.place);
             let told = slot.told.of(&slot.owner, slot.structure.bytes_used());
             HeldBlock { tier: tier.0, to: to.0, ..told }
         });
         let retained = self.blocks.all_retained().map(|retained| {
             let RetainedBlock { owner, place, .. } = retained;
-            let (tier, to) = self.tiers_of(owner.at, place);
+            let (tier, to) = self.tiers.tiers_of(owner.at, place);
             HeldBlock { tier: tier.0, to: to.0, ..ReportedState::default().of(owner, 0) }
         });
         open.chain(retained).collect()

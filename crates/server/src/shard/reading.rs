@@ -1,8 +1,8 @@
 //! Answers with bytes in a lower tier: the bytes are read, and then the answer is sent.
 
 use super::on_disk::OnDisk;
-use super::tiers::Doing;
-use super::{BlockSlot, Effect, Shard};
+use super::tiers::{Doing, TierWork};
+use super::{BlockSlot, Effect};
 use crate::refusals::{revoked, wrong_epoch};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
@@ -44,7 +44,7 @@ enum AnswerPiece {
     Read(Backing, Range<usize>),
 }
 
-impl Shard {
+impl TierWork<'_> {
     /// The answer to what changed nothing: it, when its bytes are in memory; none when they are being
     /// read, and it comes through `completed`.
     pub(super) fn resolve(

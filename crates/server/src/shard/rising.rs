@@ -6,9 +6,9 @@
 //! to memory). Until the whole block is in memory it is read from the disk as before, and its memory belongs
 //! to no other block (INV-42). A block that cannot be read now stays where it is.
 
+use super::Effect;
 use super::residency::MemoryRoom;
-use super::tiers::Doing;
-use super::{Effect, Shard};
+use super::tiers::{Doing, TierWork};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_structures::Answer;
 use honeycomb_types::limits::{HEAT_WINDOW, RAISE_AFTER, RAISE_AGAIN, RAISE_AGAIN_MAX, TIER_CHUNK};
@@ -44,7 +44,7 @@ impl Heat {
     }
 }
 
-impl Shard {
+impl TierWork<'_> {
     /// So much of a block is read from its disk.
     pub(super) fn heats(&mut self, now: Time, index: usize, bytes: usize) {
         let slot = self.blocks.found_mut(index);

@@ -13,13 +13,16 @@
 //! another block gets it (INV-44). Chunks are read only with the checksum from the write of this block, so
 //! that bytes of an earlier owner, and wrong bytes, are never served.
 
+use super::blocks::Blocks;
+use super::export::Overlaps;
 use super::export::TierExport;
 use super::fetching::Fetching;
 use super::on_disk::OnDisk;
+use super::outbox::Outbox;
 use super::reading::Reading;
 use super::residency::{MemoryRoom, Residency};
 use super::warm::Warm;
-use super::{BlockOwner, BlockSlot, Effect, Shard};
+use super::{BlockOwner, BlockSlot, Effect, Shard, ShardConfig};
 use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
@@ -206,6 +209,15 @@ impl Tiers {
         unreturned.chain(self.look_again).min()
     }
 
+    /// Where a block is counted, and where it is on its way to.
+    pub(super) fn tiers_of(&self, at: BlockAt, place: &Residency) -> (TierIx, TierIx) {
+        let read = |l: &FreedAfterRead| l.at == at && l.room == MemoryRoom::Frame;
+        if self.leaving.iter().any(read) && !Bug::TierForgottenAtRejoin.active() {
+            return (TierIx::MEMORY, place.tier());
+        }
+        place.tiers()
+    }
+
     /// Asks stores again that were away when they were to give a place back.
     fn discard_again(&mut self, now: Time, block_size: usize) {
         let due = self.unreturned.extract_if(.., |(due, ..)| *due <= now).collect::<Vec<_>>();
@@ -248,15 +260,6 @@ impl Shard {
             && tiers.disks.iter().map(used).sum::<usize>() == owned
     }
 
-    /// Where a block is counted, and where it is on its way to.
-    pub(super) fn tiers_of(&self, at: BlockAt, place: &Residency) -> (TierIx, TierIx) {
-        let read = |l: &FreedAfterRead| l.at == at && l.room == MemoryRoom::Frame;
-        if self.tiers.leaving.iter().any(read) && !Bug::TierForgottenAtRejoin.active() {
-            return (TierIx::MEMORY, place.tier());
-        }
-        place.tiers()
-    }
-
     /// Blocks in memory, and in the warm pool: never more than there are. For tests.
     pub fn in_memory(&self) -> (u32, u32) {
         (self.tiers.frames, self.tiers.warm.taken)
@@ -267,14 +270,43 @@ impl Shard {
         self.blocks.at(at).is_some_and(|slot| slot.place.room() == MemoryRoom::Frame)
     }
 
+    /// Begins to move a block to this tier, as the controller commands. Refused if it cannot now;
+    /// `Effect::TierChanged` reports the arrival.
+    pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
+        self.tier_work().change_tier(at, tier)
+    }
+
+    /// Handles the outcome of some I/O.
+    pub fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
+        self.tier_work().io_done(now, id, done);
+    }
+
+    /// The parts of the shard that the work on tiers needs.
+    pub(super) fn tier_work(&mut self) -> TierWork<'_> {
+        let Shard { config, blocks, tiers, out, overlaps, stale, .. } = self;
+        TierWork { config, blocks, tiers, out, overlaps, stale }
+    }
+}
+
+/// The parts of a shard that move blocks between tiers, and read them there.
+pub(super) struct TierWork<'a> {
+    pub config: &'a ShardConfig,
+    pub blocks: &'a mut Blocks,
+    pub tiers: &'a mut Tiers,
+    pub out: &'a mut Outbox,
+    pub overlaps: &'a mut Overlaps,
+    /// Backings that a planted defect reuses unscrubbed.
+    pub stale: &'a mut Vec<Backing>,
+}
+
+impl TierWork<'_> {
     /// Whether somebody else could have another frame.
     pub(super) fn has_frame(&self) -> bool {
         self.tiers.frames < self.config.frames
     }
 
-    /// Begins to move a block to this tier, as the controller commands. Refused if it cannot now;
-    /// `Effect::TierChanged` reports the arrival.
-    pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
+    /// See `Shard::lower`.
+    fn change_tier(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
         let index = self.blocks.index(at.block).ok_or_else(|| wrong_epoch(at))?;
         let mapped = self.blocks.get(index).is_some_and(|slot| slot.shared.is_some());
         let lying = self.blocks.bytes_at(index).filter(|lying| lying.owner.at == at);
@@ -301,6 +333,28 @@ impl Shard {
             return Err(Answer::refuse(Status::Busy, "the block may still be written"));
         }
         self.demote(index, tier).map_err(|why| Answer::refuse(Status::Busy, why))
+    }
+
+    /// New memory for a block.
+    pub(super) fn new_backing(
+        &mut self,
+        owner: &BlockOwner,
+        overwrites: bool,
+    ) -> std::io::Result<Backing> {
+        let ShardConfig { block_size, reclaimer, .. } = self.config;
+        let own = tenant_of(owner);
+        let tenant = if Bug::MemoryChangesTenant.active() { Tenant(0) } else { own };
+        let backing = match self.stale.pop() {
+            Some(backing) if Bug::StaleBytes.active() => return Ok(backing),
+            _ => Backing::map_for(tenant, overwrites, *block_size, reclaimer)?,
+        };
+        let (used, kind) = (backing.written(), owner.kind);
+        assert_eq!(backing.tenant(), Some(own), "INV-04: a {kind} gets memory of another tenant");
+        assert!(
+            overwrites || used == 0,
+            "INV-04: a {kind} that may read it gets {used} used bytes"
+        );
+        Ok(backing)
     }
 
     /// What a block has in memory is not served any more: all of it is on the disk.
@@ -442,8 +496,8 @@ impl Shard {
         self.out.completed.extend(gone.into_iter().map(|(_, ticket)| (ticket, wrong_epoch(at))));
     }
 
-    /// What became of some I/O.
-    pub fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
+    /// See `Shard::io_done`.
+    fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
         let Some((tier, spot, doing)) = self.tiers.doing.remove(&id.0) else { return };
         if let Doing::Discard = doing {
             // Whether its room went back or not, nobody reads what an earlier owner left: sums.

@@ -138,7 +138,13 @@ impl Shard {
                 let outcome = match outcome {
                     Outcome::Done(answer) if below(slot, &answer) => {
                         let generation = generation_of(access);
-                        match self.resolve(now, index, request.ticket, generation, answer) {
+                        match self.tier_work().resolve(
+                            now,
+                            index,
+                            request.ticket,
+                            generation,
+                            answer,
+                        ) {
                             Some(answer) => Outcome::Done(answer),
                             None => Outcome::Parked,
                         }

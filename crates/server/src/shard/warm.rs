@@ -9,8 +9,8 @@
 
 use super::on_disk::PAGE;
 use super::residency::MemoryRoom;
-use super::tiers::Doing;
-use super::{BlockSlot, Effect, Shard};
+use super::tiers::{Doing, TierWork};
+use super::{BlockSlot, Effect};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, busy};
@@ -98,7 +98,7 @@ pub(super) struct Warm {
     pub wanted: VecDeque<BlockAt>,
 }
 
-impl Shard {
+impl TierWork<'_> {
     /// A change of a block is about to be run that may write to it: what to answer when it has no memory
     /// for that. It is brought up then, and the writer comes again.
     pub(super) fn warm_up(&mut self, now: Time, index: usize) -> Result<(), Answer> {

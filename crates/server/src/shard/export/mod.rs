@@ -241,15 +241,11 @@ impl Shard {
         let Some((exports, mut source)) = self.exporting(now, index) else { return };
         match exports.look(&mut source) {
             Look::Nothing => {}
-            Look::Requested => self.export_begun(index, ExportKind::Peer),
-            Look::ComesUp => self.come_up_to_leave(now, index),
-        }
-    }
-
-    /// Records that an export has begun. The exports of a retained block overlap with none.
-    fn export_begun(&mut self, index: usize, new: ExportKind) {
-        if let Some(slot) = self.blocks.get(index) {
-            self.overlaps.begun(slot, new);
+            Look::Requested => {
+                let Shard { blocks, overlaps, .. } = self;
+                overlaps.begun(blocks.found(index), ExportKind::Peer);
+            }
+            Look::ComesUp => self.tier_work().come_up_to_leave(now, index),
         }
     }
 

@@ -8,7 +8,7 @@ use super::ExportKind;
 use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::shard::residency::{MemoryRoom, Residency};
-use crate::shard::tiers::BlockResidency;
+use crate::shard::tiers::{BlockResidency, TierWork};
 use crate::shard::{BlockOwner, Effect, Shard};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, Snapshot};
@@ -67,10 +67,11 @@ impl Shard {
         let stored = stored(&mut place, floor, self.config.block_size);
         let there = RetainedBytes::There { stored, memory };
         let bytes = KeptBytes::new(at, owner.structure, snapshot, there);
-        let leaving = self.take_leaving(at);
+        let leaving = self.tier_work().take_leaving(at);
         self.close(index, at);
-        self.put_leaving(leaving);
-        self.give_room(freed);
+        let mut work = self.tier_work();
+        work.put_leaving(leaving);
+        work.give_room(freed);
         if promoting {
             let (structure, tier) = (owner.structure, place.tier());
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
@@ -150,16 +151,8 @@ impl Shard {
     fn write_retained_back(&mut self, index: usize) {
         let is_warm = |retained: &mut RetainedBlock| retained.place.room() == MemoryRoom::Warm;
         if self.blocks.retained(index).is_some_and(is_warm) {
-            let _ = self.write_back(index);
+            let _ = self.tier_work().write_back(index);
         }
-    }
-
-    /// The bytes of a retained block are on a disk, and are read from there from now on.
-    pub(in crate::shard) fn retained_was_demoted(&mut self, index: usize) {
-        let Some(retained) = self.blocks.retained(index) else { return };
-        let length = retained.bytes.snapshot().length();
-        let stored = stored(&mut retained.place, length, self.config.block_size);
-        retained.bytes.moved(RetainedBytes::There { stored, memory: None });
     }
 
     /// Frees a retained block.
@@ -167,10 +160,21 @@ impl Shard {
         let Some(mut retained) = self.blocks.remove_retained(index) else { return };
         // A later read finds nothing; a present one has the hold.
         retained.bytes.moved(RetainedBytes::Gone);
-        for leaving in self.take_leaving(retained.owner.at) {
-            self.give_room(leaving.room);
+        let mut work = self.tier_work();
+        for leaving in work.take_leaving(retained.owner.at) {
+            work.give_room(leaving.room);
         }
-        self.leave_place(&mut retained.place);
+        work.leave_place(&mut retained.place);
+    }
+}
+
+impl TierWork<'_> {
+    /// The bytes of a retained block are on a disk, and are read from there from now on.
+    pub(in crate::shard) fn retained_was_demoted(&mut self, index: usize) {
+        let Some(retained) = self.blocks.retained(index) else { return };
+        let length = retained.bytes.snapshot().length();
+        let stored = stored(&mut retained.place, length, self.config.block_size);
+        retained.bytes.moved(RetainedBytes::There { stored, memory: None });
     }
 }
 

@@ -9,10 +9,10 @@
 //! is.
 
 use super::{ExportKind, PresentUse};
+use crate::shard::Effect;
 use crate::shard::on_disk::{OnDisk, PAGE};
 use crate::shard::residency::MemoryRoom;
-use crate::shard::tiers::{BlockResidency, Doing};
-use crate::shard::{Effect, Shard};
+use crate::shard::tiers::{BlockResidency, Doing, TierWork};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::{Backing, Pin};
 use honeycomb_structures::{Answer, Rest};
@@ -88,7 +88,7 @@ impl TierExport {
     }
 }
 
-impl Shard {
+impl TierWork<'_> {
     /// Begins to write a block that has memory to this tier. It is served from memory until all is written.
     pub(in crate::shard) fn demote(
         &mut self,
@@ -162,6 +162,13 @@ impl Shard {
             None => None,
         };
         refusal.map_or(Ok(()), Err)
+    }
+
+    /// Records that an export has begun. The exports of a retained block overlap with none.
+    fn export_begun(&mut self, index: usize, new: ExportKind) {
+        if let Some(slot) = self.blocks.get(index) {
+            self.overlaps.begun(slot, new);
+        }
     }
 
     /// Begins to write a block of a lower tier that has memory back to that tier.
