@@ -340,7 +340,7 @@ impl Shard {
         let slot = self.blocks.found_mut(index);
         slot.pace.wrote(now, payload.len());
         if !attributes.mutates && slot.backing.floor() > 0 && slot.is_whole() {
-            return match self.tier_work().read_below(now, index, &request, payload) {
+            return match self.tier_work().reads().read_below(now, index, &request, payload) {
                 Some(answer) => self.conclude(now, index, &request, Outcome::Done(answer)),
                 None => Outcome::Parked,
             };

@@ -144,6 +144,14 @@ impl Blocks {
         self.bytes_at(index).expect("the caller has found the block")
     }
 
+    /// The block, if it still has this place on the disk.
+    pub fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
+        let index = self.index(at.block)?;
+        let BlockResidency { owner, place, .. } = self.bytes_at(index)?;
+        let same = owner.at == at && place.copy().is_some_and(|copy| copy.slot == spot);
+        same.then_some(index)
+    }
+
     /// Whether another block can be opened.
     pub fn has_room(&self) -> bool {
         self.held < self.most

@@ -13,7 +13,8 @@
 use super::BlockSlot;
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
 use super::request::{Request, generation_of};
-use super::tiers::{Doing, LOOK_AGAIN, TierWork};
+use super::rising::heats;
+use super::tiers::{Doing, LOOK_AGAIN, LowerReads};
 use crate::authorize::routed_here;
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
@@ -61,7 +62,7 @@ impl Fetching {
     }
 }
 
-impl TierWork<'_> {
+impl LowerReads<'_> {
     /// Runs a request that changes nothing on a block in a lower tier. `None` if it is answered later.
     pub(super) fn read_below(
         &mut self,
@@ -182,7 +183,7 @@ impl TierWork<'_> {
         for (from, what) in asked {
             self.tiers.ask(tier, spot, Doing::Fetch { fetching: number, from }, what);
         }
-        self.heats(now, index, bytes);
+        heats(self.blocks, self.out, now, index, bytes);
         None
     }
 

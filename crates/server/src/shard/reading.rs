@@ -1,7 +1,8 @@
 //! Answers with bytes in a lower tier: the bytes are read, and then the answer is sent.
 
 use super::on_disk::OnDisk;
-use super::tiers::{Doing, TierWork};
+use super::rising::heats;
+use super::tiers::{Doing, LowerReads};
 use super::{BlockSlot, Effect};
 use crate::refusals::{revoked, wrong_epoch};
 use crate::spill::{IoDone, IoWhat};
@@ -44,7 +45,7 @@ enum AnswerPiece {
     Read(Backing, Range<usize>),
 }
 
-impl TierWork<'_> {
+impl LowerReads<'_> {
     /// The answer to what changed nothing: it, when its bytes are in memory; none when they are being
     /// read, and it comes through `completed`.
     pub(super) fn resolve(
@@ -117,7 +118,7 @@ impl TierWork<'_> {
         for (part, what) in asked {
             self.tiers.ask(tier, spot, Doing::Read { reading, part }, what);
         }
-        self.heats(now, index, bytes);
+        heats(self.blocks, self.out, now, index, bytes);
         None
     }
 

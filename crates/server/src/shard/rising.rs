@@ -7,6 +7,8 @@
 //! to no other block (INV-42). A block that cannot be read now stays where it is.
 
 use super::Effect;
+use super::blocks::Blocks;
+use super::outbox::Outbox;
 use super::residency::MemoryRoom;
 use super::tiers::{Doing, TierWork};
 use crate::spill::{IoDone, IoWhat};
@@ -44,31 +46,30 @@ impl Heat {
     }
 }
 
-impl TierWork<'_> {
-    /// So much of a block is read from its disk.
-    pub(super) fn heats(&mut self, now: Time, index: usize, bytes: usize) {
-        let slot = self.blocks.found_mut(index);
-        let Some(length) = slot.rests().length() else { return };
-        let length = length.next_multiple_of(TIER_CHUNK);
-        // A block with memory for its end is being written, and is not promoted as well. A block that is
-        // whole in the warm pool need not be promoted: it stays there if it may.
-        let whole = slot.is_whole();
-        let counts = slot.place.room() == MemoryRoom::None || whole;
-        if counts && slot.place.heat_mut().is_some_and(|heat| heat.read(now, bytes, length)) {
-            let (structure, at) = (slot.owner.structure, slot.owner.at);
-            self.out.effects.push(Effect::Raise { structure, at });
-        }
+/// Records that bytes of a block were read from its lower tier. Requests its promotion if it is read often.
+pub(super) fn heats(blocks: &mut Blocks, out: &mut Outbox, now: Time, index: usize, bytes: usize) {
+    let slot = blocks.found_mut(index);
+    let Some(length) = slot.rests().length() else { return };
+    let length = length.next_multiple_of(TIER_CHUNK);
+    // A block with memory for its end is being written, and is not promoted as well. A block that is whole in
+    // the write cache need not be promoted: it stays there if it may.
+    let counts = slot.place.room() == MemoryRoom::None || slot.is_whole();
+    if counts && slot.place.heat_mut().is_some_and(|heat| heat.read(now, bytes, length)) {
+        let (structure, at) = (slot.owner.structure, slot.owner.at);
+        out.effects.push(Effect::Raise { structure, at });
     }
+}
 
+impl TierWork<'_> {
     /// A block of which all is in the warm pool has a frame from now on, and stays.
     fn stays_up(&mut self, index: usize) {
         let slot = self.blocks.found_mut(index);
         let (structure, at) = (slot.owner.structure, slot.owner.at);
         let copy = slot.place.promoted();
         self.tiers.frames += 1;
-        self.give_room(MemoryRoom::Warm);
+        self.tiers.give_room(MemoryRoom::Warm);
         if let Some(copy) = copy {
-            self.leave_copy(copy);
+            self.tiers.leave_copy(copy, self.config.block_size);
         }
         self.out.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
         // Who waits for its room has it in the next tick, which is due at once.
@@ -122,7 +123,7 @@ impl TierWork<'_> {
 
     /// All of a block was read, or could not be.
     pub(super) fn raised(&mut self, now: Time, at: BlockAt, spot: u32, done: IoDone) {
-        let Some(index) = self.at_place(at, spot) else { return };
+        let Some(index) = self.blocks.at_place(at, spot) else { return };
         let slot = self.blocks.get_mut(index).filter(|slot| slot.place.is_promoting());
         // Meanwhile it was kept for a flush: nobody else reads it.
         let Some(slot) = slot else { return };
@@ -132,14 +133,14 @@ impl TierWork<'_> {
                 self.tiers.counts.read += backing.len() as u64;
                 slot.backing = backing;
                 let copy = slot.place.promoted().expect("the block was read from its disk");
-                self.leave_copy(copy);
+                self.tiers.leave_copy(copy, self.config.block_size);
                 TierIx::MEMORY
             }
             _ => {
                 // Who reads it next may find the same, and then it is lost.
                 slot.place.promotion_failed();
                 let tier = slot.place.tier();
-                self.give_room(MemoryRoom::Frame);
+                self.tiers.give_room(MemoryRoom::Frame);
                 tier
             }
         };

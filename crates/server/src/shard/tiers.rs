@@ -218,6 +218,36 @@ impl Tiers {
         place.tiers()
     }
 
+    /// A block has this memory no more.
+    pub(super) fn give_room(&mut self, room: MemoryRoom) {
+        match room {
+            MemoryRoom::Frame => self.frames -= 1,
+            MemoryRoom::Warm => self.warm.taken -= 1,
+            MemoryRoom::None => {}
+        }
+    }
+
+    /// Memory that is on its way out of a block.
+    pub(super) fn take_leaving(&mut self, at: BlockAt) -> Vec<FreedAfterRead> {
+        self.leaving.extract_if(.., |leaving| leaving.at == at).collect()
+    }
+
+    /// It is so still, and is told when it is out.
+    pub(super) fn put_leaving(&mut self, leaving: Vec<FreedAfterRead>) {
+        self.leaving.extend(leaving);
+    }
+
+    /// Frees the place of a copy, when no flush reads it any more.
+    pub(super) fn leave_copy(&mut self, copy: OnDisk, block_size: usize) {
+        let (tier, slot) = (copy.tier, copy.slot);
+        if let Some(hold) = copy.held() {
+            self.disk(tier).spots[slot as usize].busy += 1;
+            self.lent.push((tier, slot, hold));
+            self.look_again = Some(Time::ZERO);
+        }
+        self.leave(tier, slot, block_size);
+    }
+
     /// Asks stores again that were away when they were to give a place back.
     fn discard_again(&mut self, now: Time, block_size: usize) {
         let due = self.unreturned.extract_if(.., |(due, ..)| *due <= now).collect::<Vec<_>>();
@@ -299,7 +329,21 @@ pub(super) struct TierWork<'a> {
     pub stale: &'a mut Vec<Backing>,
 }
 
+/// The parts of a shard that read blocks in lower tiers.
+pub(super) struct LowerReads<'a> {
+    pub config: &'a ShardConfig,
+    pub blocks: &'a mut Blocks,
+    pub tiers: &'a mut Tiers,
+    pub out: &'a mut Outbox,
+}
+
 impl TierWork<'_> {
+    /// The parts of the shard that reads need.
+    pub(super) fn reads(&mut self) -> LowerReads<'_> {
+        let TierWork { config, blocks, tiers, out, .. } = self;
+        LowerReads { config, blocks, tiers, out }
+    }
+
     /// Whether somebody else could have another frame.
     pub(super) fn has_frame(&self) -> bool {
         self.tiers.frames < self.config.frames
@@ -404,7 +448,7 @@ impl TierWork<'_> {
     /// Memory of blocks that went down is free when nobody reads it any more, and not before (INV-41).
     pub(super) fn let_go(&mut self, now: Time) {
         for FreedAfterRead { at, structure, room, tier, .. } in self.take_freed(now) {
-            self.give_room(room);
+            self.tiers.give_room(room);
             if room == MemoryRoom::Frame {
                 self.out.effects.push(Effect::TierChanged { structure, at, tier });
             }
@@ -417,7 +461,7 @@ impl TierWork<'_> {
         for at in std::mem::take(&mut self.tiers.hungry) {
             self.read_pieces_again(at);
         }
-        self.fetch_on(now);
+        self.reads().fetch_on(now);
         let tiers = &self.tiers;
         let fetches = tiers.fetching.values().any(Fetching::waits);
         let waits = fetches
@@ -428,15 +472,6 @@ impl TierWork<'_> {
         self.warm_next(now);
     }
 
-    /// A block has this memory no more.
-    pub(super) fn give_room(&mut self, room: MemoryRoom) {
-        match room {
-            MemoryRoom::Frame => self.tiers.frames -= 1,
-            MemoryRoom::Warm => self.tiers.warm.taken -= 1,
-            MemoryRoom::None => {}
-        }
-    }
-
     /// Time has passed.
     pub(super) fn tick_tiers(&mut self, now: Time) {
         self.tiers.discard_again(now, self.config.block_size);
@@ -445,46 +480,25 @@ impl TierWork<'_> {
         }
     }
 
-    /// Memory that is on its way out of a block.
-    pub(super) fn take_leaving(&mut self, at: BlockAt) -> Vec<FreedAfterRead> {
-        self.tiers.leaving.extract_if(.., |leaving| leaving.at == at).collect()
-    }
-
-    /// It is so still, and is told when it is out.
-    pub(super) fn put_leaving(&mut self, leaving: Vec<FreedAfterRead>) {
-        self.tiers.leaving.extend(leaving);
-    }
-
     /// A block has this place no more: its memory is free, and its place on a disk when nobody reads it
     /// any more.
     pub(super) fn leave_place(&mut self, place: &mut Residency) {
         let (room, extra, copy) = place.end();
-        self.give_room(room);
+        self.tiers.give_room(room);
         if let Some((tier, slot)) = extra {
             self.tiers.leave(tier, slot, self.config.block_size);
         }
         if let Some(copy) = copy {
-            self.leave_copy(copy);
+            self.tiers.leave_copy(copy, self.config.block_size);
         }
-    }
-
-    /// Frees the place of a copy, when no flush reads it any more.
-    pub(super) fn leave_copy(&mut self, copy: OnDisk) {
-        let (tier, slot) = (copy.tier, copy.slot);
-        if let Some(hold) = copy.held() {
-            self.tiers.disk(tier).spots[slot as usize].busy += 1;
-            self.tiers.lent.push((tier, slot, hold));
-            self.tiers.look_again = Some(Time::ZERO);
-        }
-        self.tiers.leave(tier, slot, self.config.block_size);
     }
 
     /// A block was freed, with what it has of a disk.
     pub(super) fn leave_tiers(&mut self, slot: &mut BlockSlot) {
         let at = slot.owner.at;
         self.leave_place(&mut slot.place);
-        for leaving in self.take_leaving(at) {
-            self.give_room(leaving.room);
+        for leaving in self.tiers.take_leaving(at) {
+            self.tiers.give_room(leaving.room);
         }
         self.tiers.warm.wanted.retain(|wanted| *wanted != at);
         let readings = self.tiers.readings.extract_if(.., |_, reading| reading.at == at);
@@ -515,22 +529,16 @@ impl TierWork<'_> {
         match doing {
             Doing::Rise { at, chunk } => self.risen(now, at, spot, chunk, done),
             Doing::Raise { at } => self.raised(now, at, spot, done),
-            Doing::Read { reading, part } => self.part_read(reading, part, done),
-            Doing::Fetch { fetching, from } => self.part_fetched(now, fetching, from, done),
+            Doing::Read { reading, part } => self.reads().part_read(reading, part, done),
+            Doing::Fetch { fetching, from } => {
+                self.reads().part_fetched(now, fetching, from, done);
+            }
             Doing::ExportRead { at, export, from } => self.piece_read(now, at, export, from, done),
             Doing::ExportWrite { at, export, from } => {
                 self.piece_written(now, at, export, from, done);
             }
             Doing::Discard => unreachable!("returned above"),
         }
-    }
-
-    /// The block, if it still has this place on the disk.
-    pub(super) fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
-        let index = self.blocks.index(at.block)?;
-        let BlockResidency { owner, place, .. } = self.blocks.bytes_at(index)?;
-        let same = owner.at == at && place.copy().is_some_and(|copy| copy.slot == spot);
-        same.then_some(index)
     }
 }
 

@@ -138,7 +138,7 @@ impl Shard {
                 let outcome = match outcome {
                     Outcome::Done(answer) if below(slot, &answer) => {
                         let generation = generation_of(access);
-                        match self.tier_work().resolve(
+                        match self.tier_work().reads().resolve(
                             now,
                             index,
                             request.ticket,

@@ -9,6 +9,7 @@
 
 use super::on_disk::PAGE;
 use super::residency::MemoryRoom;
+use super::rising::heats;
 use super::tiers::{Doing, TierWork};
 use super::{BlockSlot, Effect};
 use crate::spill::{IoDone, IoWhat};
@@ -296,7 +297,7 @@ impl TierWork<'_> {
     fn bring_back(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found_mut(index);
         let room = slot.place.stops_reading();
-        self.give_room(room);
+        self.tiers.give_room(room);
         self.warm_next(now);
     }
 
@@ -315,7 +316,7 @@ impl TierWork<'_> {
     }
 
     pub(super) fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
-        let Some(index) = self.at_place(at, spot) else { return };
+        let Some(index) = self.blocks.at_place(at, spot) else { return };
         if self.blocks.retained(index).is_some() {
             return; // Nobody writes to it any more.
         }
@@ -346,7 +347,7 @@ impl TierWork<'_> {
         };
         slot.backing.taken_as_read();
         if floor == 0 {
-            self.heats(now, index, length);
+            heats(self.blocks, self.out, now, index, length);
         }
         self.look_at_tiers(index);
     }

@@ -242,8 +242,7 @@ impl Shard {
         match exports.look(&mut source) {
             Look::Nothing => {}
             Look::Requested => {
-                let Shard { blocks, overlaps, .. } = self;
-                overlaps.begun(blocks.found(index), ExportKind::Peer);
+                self.overlaps.begun_at(&self.blocks, index, ExportKind::Peer);
             }
             Look::ComesUp => self.tier_work().come_up_to_leave(now, index),
         }

@@ -7,6 +7,7 @@
 //! itself is no export: it delays acknowledgements, and gives nothing away.
 
 use crate::shard::BlockSlot;
+use crate::shard::blocks::Blocks;
 use honeycomb_types::Bug;
 
 /// An export of a block's content.
@@ -147,6 +148,13 @@ impl Overlaps {
                 assert_eq!(refusal, None, "INV-59: {new:?} begins beside {present:?}");
                 row[new as usize] = true;
             }
+        }
+    }
+
+    /// The same for the block at this index. The exports of a retained block overlap with none.
+    pub fn begun_at(&mut self, blocks: &Blocks, index: usize, new: ExportKind) {
+        if let Some(slot) = blocks.get(index) {
+            self.begun(slot, new);
         }
     }
 

@@ -67,11 +67,10 @@ impl Shard {
         let stored = stored(&mut place, floor, self.config.block_size);
         let there = RetainedBytes::There { stored, memory };
         let bytes = KeptBytes::new(at, owner.structure, snapshot, there);
-        let leaving = self.tier_work().take_leaving(at);
+        let leaving = self.tiers.take_leaving(at);
         self.close(index, at);
-        let mut work = self.tier_work();
-        work.put_leaving(leaving);
-        work.give_room(freed);
+        self.tiers.put_leaving(leaving);
+        self.tiers.give_room(freed);
         if promoting {
             let (structure, tier) = (owner.structure, place.tier());
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
@@ -160,11 +159,10 @@ impl Shard {
         let Some(mut retained) = self.blocks.remove_retained(index) else { return };
         // A later read finds nothing; a present one has the hold.
         retained.bytes.moved(RetainedBytes::Gone);
-        let mut work = self.tier_work();
-        for leaving in work.take_leaving(retained.owner.at) {
-            work.give_room(leaving.room);
+        for leaving in self.tiers.take_leaving(retained.owner.at) {
+            self.tiers.give_room(leaving.room);
         }
-        work.leave_place(&mut retained.place);
+        self.tier_work().leave_place(&mut retained.place);
     }
 }
 

@@ -122,7 +122,7 @@ impl TierWork<'_> {
             _ => {
                 let slot = self.tiers.take_place(to).ok_or("the disk has no free slot")?;
                 if let Some(old) = self.blocks.bytes_of(index).place.take_copy() {
-                    self.leave_copy(old);
+                    self.tiers.leave_copy(old, self.config.block_size);
                 }
                 slot
             }
@@ -143,7 +143,7 @@ impl TierWork<'_> {
         let in_flight = pieces.len();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Memory, floor..length);
         place.exports(TierExport { asked: length, in_flight, ..export }, new_copy);
-        self.export_begun(index, ExportKind::Tier);
+        self.overlaps.begun_at(self.blocks, index, ExportKind::Tier);
         for (from, bytes) in pieces {
             self.write_piece(at, (to, slot), number, from, bytes);
         }
@@ -162,13 +162,6 @@ impl TierWork<'_> {
             None => None,
         };
         refusal.map_or(Ok(()), Err)
-    }
-
-    /// Records that an export has begun. The exports of a retained block overlap with none.
-    fn export_begun(&mut self, index: usize, new: ExportKind) {
-        if let Some(slot) = self.blocks.get(index) {
-            self.overlaps.begun(slot, new);
-        }
     }
 
     /// Begins to write a block of a lower tier that has memory back to that tier.
@@ -215,7 +208,7 @@ impl TierWork<'_> {
         let length = place.copy().expect("looked at above").length();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Copy, 0..length);
         place.exports(export, None);
-        self.export_begun(index, ExportKind::Tier);
+        self.overlaps.begun_at(self.blocks, index, ExportKind::Tier);
         self.read_pieces(index, at);
         Ok(())
     }
@@ -389,7 +382,7 @@ impl TierWork<'_> {
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
         }
         if let Some(left) = left {
-            self.leave_copy(left);
+            self.tiers.leave_copy(left, self.config.block_size);
         }
         if export.failed {
             self.stays_warm(now, index);
@@ -407,7 +400,7 @@ impl TierWork<'_> {
         let left = place.copied_further(copy).expect("the block was read from its disk");
         self.tiers.counts.written += export.range.len() as u64;
         self.retained_was_demoted(index);
-        self.leave_copy(left);
+        self.tiers.leave_copy(left, self.config.block_size);
         if Bug::ArrivalUnreported.active() {
             return;
         }
