@@ -291,7 +291,7 @@ impl Shard {
         if header.op.info().auth == Auth::Peer {
             let answer = match peers_only(access) {
                 Ok(()) if matches!(header.op, Op::ExtentAdopt | Op::ExtentDrop) => {
-                    self.extent_part(now, header.op, args)
+                    self.on_extents(now, |work| work.extent_part(now, header.op, args))
                 }
                 Ok(()) => {
                     let request = Request::of_a_peer(access, header, args, ticket);

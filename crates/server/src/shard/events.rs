@@ -119,7 +119,7 @@ impl Shard {
         }
         self.tier_work().tick_tiers(now);
         if self.extents.due().is_some_and(|due| due <= now) {
-            self.tick_extents(now);
+            self.on_extents(now, |work| work.tick_extents(now));
         }
         while let Some(Reverse((due, index))) = self.timers.peek().copied() {
             if due > now {
@@ -306,9 +306,11 @@ impl Shard {
                 debug_assert!(waits, "INV-39: {ticket:?} requests extents, and is not pending");
                 let adopts = slot.structure.adopts().is_some();
                 assert!(adopts, "INV-39: {at:?} requests extents, and cannot get them");
-                self.adopt_extents(now, at, structure, ticket, list);
+                self.on_extents(now, |work| work.adopt_extents(now, at, structure, ticket, list));
             }
-            Event::DropExtents(owner, list) => self.drop_extents(now, structure, owner, list),
+            Event::DropExtents(owner, list) => {
+                self.on_extents(now, |work| work.drop_extents(now, structure, owner, list));
+            }
         }
     }
 }

@@ -10,8 +10,10 @@
 //!
 //! No id is reused, so a late or repeated request finds its own extents or none.
 
+use super::blocks::Blocks;
 use super::lines::{LineKey, Post, PostPayload};
-use super::{Effect, Shard};
+use super::outbox::Outbox;
+use super::{Effect, Shard, ShardConfig};
 use honeycomb_structures::{Answer, ExtentRef, Operation, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENTS_IDLE};
 use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Kind, ServerId, ShardIx, StructureId, Time};
@@ -105,6 +107,8 @@ pub(super) struct Extents {
     orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
     /// Structures with copies in progress, whose extents may not be dropped.
     copied: BTreeMap<StructureId, Copied>,
+    /// Blocks that were changed, and whose consequences are due.
+    changed: Vec<BlockAt>,
     /// When to check for due work. This is read in every turn of the event loop, and there may be thousands
     /// of connections.
     due: Option<Time>,
@@ -146,6 +150,11 @@ impl Extents {
     /// Whether a put at this block waits for the answer to an adoption.
     pub fn adopts_for(&self, at: BlockAt) -> bool {
         self.adoptions.values().any(|adoption| adoption.at == at && adoption.is_open())
+    }
+
+    /// A block of this kv is being copied for a flush: extents that its entries name stay until that ends.
+    pub fn keep(&mut self, structure: StructureId, flush: u64) {
+        self.copied.entry(structure).or_default().flushes.insert(flush);
     }
 
     /// A parked operation was answered: if it was a put of extents, its entry owns them or they are dropped.
@@ -207,7 +216,53 @@ impl ExtentRequest {
     }
 }
 
+/// The parts of a shard that adopt and drop extents, here and elsewhere.
+pub(super) struct ExtentsWork<'a> {
+    config: &'a ShardConfig,
+    blocks: &'a mut Blocks,
+    extents: &'a mut Extents,
+    out: &'a mut Outbox,
+}
+
 impl Shard {
+    /// Runs work on extents, and then the consequences for the blocks that it has changed.
+    pub(super) fn on_extents<T>(
+        &mut self,
+        now: Time,
+        work: impl FnOnce(&mut ExtentsWork<'_>) -> T,
+    ) -> T {
+        let Shard { config, blocks, extents, out, .. } = self;
+        let outcome = work(&mut ExtentsWork { config, blocks, extents, out });
+        for at in std::mem::take(&mut self.extents.changed) {
+            self.after(now, at);
+        }
+        outcome
+    }
+
+    /// The flush of a controller shard copies nothing any more.
+    pub fn end_copies(&mut self, now: Time, controller: u16, flush: u64) {
+        self.end_checkpoints(now, controller, flush);
+        self.on_extents(now, |work| work.end_copies(now, controller, flush));
+    }
+
+    /// The connection to a controller shard is new: the controller repeats the copies that it still needs.
+    pub fn forget_copies(&mut self, now: Time, controller: u16) {
+        self.forget_checkpoints(now, controller);
+        self.on_extents(now, |work| work.forget_copies(now, controller));
+    }
+
+    /// The controller has answered with the address of a server, or that it is gone.
+    pub fn server_located(
+        &mut self,
+        now: Time,
+        server: ServerId,
+        found: Result<SocketAddr, Status>,
+    ) {
+        self.on_extents(now, |work| work.server_located(now, server, found));
+    }
+}
+
+impl ExtentsWork<'_> {
     /// Adopts extents for a put that is parked at a local block.
     pub(super) fn adopt_extents(
         &mut self,
@@ -266,14 +321,8 @@ impl Shard {
         }
     }
 
-    /// A block of this kv is being copied for a flush: extents that its entries name stay until that ends.
-    pub(super) fn keep_extents(&mut self, structure: StructureId, flush: u64) {
-        self.extents.copied.entry(structure).or_default().flushes.insert(flush);
-    }
-
     /// The flush of a controller shard copies nothing any more.
-    pub fn end_copies(&mut self, now: Time, controller: u16, flush: u64) {
-        self.end_checkpoints(now, controller, flush);
+    fn end_copies(&mut self, now: Time, controller: u16, flush: u64) {
         let ended = self.extents.copied.extract_if(.., |structure, copied| {
             structure.controller() == controller
                 && copied.flushes.remove(&flush)
@@ -283,9 +332,8 @@ impl Shard {
         self.drop_kept(now, ended);
     }
 
-    /// The connection to a controller shard is new: the controller repeats the copies that it still needs.
-    pub fn forget_copies(&mut self, now: Time, controller: u16) {
-        self.forget_checkpoints(now, controller);
+    /// See `Shard::forget_copies`.
+    fn forget_copies(&mut self, now: Time, controller: u16) {
         let copied = &mut self.extents.copied;
         let ours = copied.extract_if(.., |structure, _| structure.controller() == controller);
         let ours: Vec<_> = ours.collect();
@@ -401,13 +449,8 @@ impl Shard {
         self.extents.look_at(now + AGAIN);
     }
 
-    /// The controller has answered with the address of a server, or that it is gone.
-    pub fn server_located(
-        &mut self,
-        now: Time,
-        server: ServerId,
-        found: Result<SocketAddr, Status>,
-    ) {
+    /// See `Shard::server_located`.
+    fn server_located(&mut self, now: Time, server: ServerId, found: Result<SocketAddr, Status>) {
         let places: Vec<ServerShard> =
             self.extents.lines.keys().filter(|(other, _)| *other == server).copied().collect();
         match found {
@@ -455,7 +498,7 @@ impl Shard {
         let slot = self.blocks.at(at).expect("an adoption ends with its block");
         let adopts = slot.structure.adopts().expect("it has requested the extents");
         adopts.adopted(&mut slot.backing, now, ticket, owner, outcome);
-        self.after(now, at);
+        self.extents.changed.push(at);
     }
 
     /// Drops extents left behind by blocks, ends adoptions that took too long, and retries connections.
@@ -551,7 +594,7 @@ impl Shard {
         };
         let operation = Operation { now, ticket: Ticket(0), op, args, wait_until: now };
         let outcome = slot.structure.apply(&mut slot.backing, &operation, &[]);
-        self.after(now, at);
+        self.extents.changed.push(at);
         match outcome {
             Outcome::Done(answer) => Answer { payload: Payload::None, ..answer },
             Outcome::Parked => unreachable!("operations on extents do not wait"),

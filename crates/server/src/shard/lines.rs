@@ -77,7 +77,9 @@ impl Shard {
     pub fn line_answered(&mut self, now: Time, key: LineKey, status: Status) {
         match key {
             LineKey::Move(key) => self.move_answered(now, key, status),
-            LineKey::Extents(server, shard) => self.place_answered(now, (server, shard), status),
+            LineKey::Extents(server, shard) => {
+                self.on_extents(now, |work| work.place_answered(now, (server, shard), status))
+            }
         }
     }
 
@@ -85,7 +87,9 @@ impl Shard {
     pub fn line_lost(&mut self, now: Time, key: LineKey) {
         match key {
             LineKey::Move(key) => self.move_lost(now, key),
-            LineKey::Extents(server, shard) => self.place_lost(now, (server, shard)),
+            LineKey::Extents(server, shard) => {
+                self.on_extents(now, |work| work.place_lost(now, (server, shard)))
+            }
         }
     }
 
@@ -93,7 +97,7 @@ impl Shard {
     pub fn line_refused(&mut self, now: Time, key: LineKey, status: Status) {
         match key {
             LineKey::Extents(server, shard) if status == Status::InvalidArgument => {
-                self.place_void(now, (server, shard));
+                self.on_extents(now, |work| work.place_void(now, (server, shard)));
             }
             _ => self.line_lost(now, key),
         }

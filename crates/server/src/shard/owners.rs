@@ -33,7 +33,7 @@ impl Shard {
             }
             self.blocks.forget_epoch(index);
         }
-        self.reset_extents(controller);
+        self.on_extents(Time::ZERO, |work| work.reset_extents(controller));
         self.touched.retain(|index| !ours.contains(&(*index as usize)));
         self.out.effects.retain(|effect| effect.controller() != controller);
     }

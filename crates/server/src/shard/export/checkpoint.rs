@@ -129,7 +129,7 @@ impl Shard {
                 self.overlaps.begun(slot, ExportKind::Checkpoint);
                 self.checkpoints.blocks.entry(flush).or_default().push(at);
                 if kind == Kind::Kv {
-                    self.keep_extents(structure, flush);
+                    self.extents.keep(structure, flush);
                 }
                 self.arm(index);
             }

@@ -105,7 +105,7 @@ impl Shard {
         let (structure, kind) = (slot.owner.structure, slot.owner.kind);
         let bytes = self.content_now(index, snapshot, sealed);
         if kind == Kind::Kv {
-            self.keep_extents(structure, flush);
+            self.extents.keep(structure, flush);
         }
         Ok((bytes, sealed))
     }
