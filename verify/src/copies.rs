@@ -7,7 +7,7 @@
 use crate::server::SimServer;
 use crate::world::World;
 use honeycomb_env::Entropy;
-use honeycomb_server::{BlockOwner, ExportKind, KeptBytes, KeptFault, PresentUse};
+use honeycomb_server::{BlockOwner, KeptBytes, KeptFault, NewUse, PresentUse};
 use honeycomb_types::{BlockAt, Kind, Time};
 use honeycomb_wire::Status;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ const FLUSH: u64 = 1;
 const CHECKPOINT: u64 = 2;
 /// One of this many times, a checkpoint begins or continues instead of a copy.
 const CHECKPOINTS: u64 = 2;
-/// The longest time for which a block is frozen, in microseconds: also less than it takes to thaw it.
+/// The longest time for which a block is frozen, in microseconds. Often it is over before the thaw.
 const FROZEN_MAX_US: u64 = 500_000;
 
 /// A checkpoint of one block.
@@ -185,7 +185,7 @@ impl World {
 
 impl SimServer {
     /// The pairs of a present use and a new export of a block that have occurred since the server started.
-    fn overlaps(&self) -> impl Iterator<Item = (PresentUse, ExportKind)> {
+    fn overlaps(&self) -> impl Iterator<Item = (PresentUse, NewUse)> {
         self.shards.iter().flat_map(|shard| shard.overlaps())
     }
 

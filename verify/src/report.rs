@@ -1,7 +1,7 @@
 //! Counts of faults and states in a run: a case that is never drawn is not tested.
 
 use crate::cells::Cell;
-use honeycomb_server::{ExportKind, PresentUse};
+use honeycomb_server::{NewUse, PresentUse};
 use std::collections::BTreeMap;
 
 /// Faults that every long run must have injected, by name.
@@ -139,7 +139,7 @@ pub const STATES: &[&str] = &[
 /// simulator has no journals and retains no blocks, a block whose use refuses a move requests none, and no
 /// controller demotes a target of a move, or a block that is being demoted. A test of the shard attempts
 /// these pairs.
-fn expected_overlaps() -> impl Iterator<Item = (PresentUse, ExportKind)> {
+fn expected_overlaps() -> impl Iterator<Item = (PresentUse, NewUse)> {
     let present = [
         PresentUse::Peer,
         PresentUse::CancelledMove,
@@ -147,10 +147,10 @@ fn expected_overlaps() -> impl Iterator<Item = (PresentUse, ExportKind)> {
         PresentUse::Tier,
         PresentUse::Checkpoint,
     ];
-    let new = [ExportKind::Tier, ExportKind::Copy, ExportKind::Checkpoint];
+    let new = [NewUse::Tier, NewUse::Copy, NewUse::Checkpoint];
     let pairs = present.into_iter().flat_map(move |present| new.map(|new| (present, new)));
     pairs.filter(|(present, new)| {
-        *new != ExportKind::Tier || !matches!(present, PresentUse::Import | PresentUse::Tier)
+        *new != NewUse::Tier || !matches!(present, PresentUse::Import | PresentUse::Tier)
     })
 }
 
@@ -172,7 +172,7 @@ pub struct Stats {
     /// Crash cells that occurred.
     pub cells: BTreeMap<Cell, u64>,
     /// Runs in which an export of a block was begun or refused beside a present use of it.
-    pub overlaps: BTreeMap<(PresentUse, ExportKind), u64>,
+    pub overlaps: BTreeMap<(PresentUse, NewUse), u64>,
     /// Blocks sealed with a successor.
     pub grown: u64,
     /// Blocks of queues retired.

@@ -32,7 +32,7 @@ pub use links::{Departure, ValuesLeave};
 pub use lots::Lots;
 pub use server::{DiskOptions, MemoryServer, ServerOptions};
 pub use shard::{
-    BlockMessage, BlockOwner, CallerAccess, Effect, ExportKind, JournalBegin, JournalWrite,
-    LineKey, MoveKey, MoveWord, Post, PostPayload, PresentUse, Shard, ShardConfig, TierCounts,
+    BlockMessage, BlockOwner, CallerAccess, Effect, JournalBegin, JournalWrite, LineKey, MoveKey,
+    MoveWord, NewUse, Post, PostPayload, PresentUse, Shard, ShardConfig, TierCounts,
 };
 pub use spill::{Io, IoDone, IoId, IoWhat};

@@ -29,7 +29,7 @@ mod waiting;
 mod warm;
 
 pub use events::BlockMessage;
-pub use export::{ExportKind, MoveKey, MoveWord, PresentUse};
+pub use export::{MoveKey, MoveWord, NewUse, PresentUse};
 pub use journals::{JournalBegin, JournalWrite};
 pub use lines::{LineKey, Post, PostPayload};
 pub use outbox::Effect;

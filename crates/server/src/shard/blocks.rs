@@ -51,7 +51,7 @@ impl Blocks {
     }
 
     /// The server has no number at a controller shard any more. Returns the range of its blocks, which the
-    /// caller frees; `None` if it had no number.
+    /// caller frees; `None` if there never was one.
     pub fn leave(&mut self, controller: u16) -> Option<Range<usize>> {
         *self.members.get_mut(controller as usize)? = ServerId(0);
         let most = self.most as usize;

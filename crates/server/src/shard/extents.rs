@@ -116,7 +116,7 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// When `Shard::tick_extents` is due. May be too early, never too late.
+    /// When `ExtentsWork::tick_extents` is due. May be too early, never too late.
     pub fn due(&self) -> Option<Time> {
         let late = |next: Time| self.due.is_none_or(|due| due > next);
         debug_assert!(!self.next_due().is_some_and(late), "{:?} is late", self.due);

@@ -3,7 +3,7 @@
 //! A target gets the parts as requests of the source's server. The controller announces the move before the
 //! first part, and decides afterwards whether the range belongs to the target.
 
-use super::export::cannot_move;
+use super::export::{NewUse, cannot_move};
 use super::{BlockSlot, Shard};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, Operation, Outcome};
@@ -21,15 +21,19 @@ impl Shard {
         end: u64,
     ) -> Result<(), Answer> {
         let slot = self.blocks.at(at).ok_or_else(|| wrong_epoch(at))?;
-        let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
-        if !slot.place.is_workable(&slot.backing) {
-            return Err(Answer::refuse(
-                Status::Busy,
-                "the block is in a lower tier, or is being demoted",
-            ));
+        if slot.structure.movable().is_none() {
+            return Err(cannot_move());
         }
+        let is_workable = slot.place.is_workable(&slot.backing);
+        let below = (!is_workable).then_some("the block is in a lower tier, or is being demoted");
+        let refusal = self.overlaps.refusal(slot, NewUse::Import).or(below);
+        if let Some(why) = refusal {
+            return Err(Answer::refuse(Status::Busy, why));
+        }
+        let movable = slot.structure.movable().expect("looked up above");
         movable.begin_import(id, start, end)?;
         slot.import = Some(id);
+        self.overlaps.begun(slot, NewUse::Import);
         Ok(())
     }
 

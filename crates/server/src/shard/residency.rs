@@ -4,9 +4,9 @@
 //! | --- | --- | --- |
 //! | `Memory` | a frame | none |
 //! | `Demoting` | a frame | all are being written, and are read from memory |
-//! | `Lower`, `Cached::No` | none | all; they may be being copied on to a store |
+//! | `Lower`, `Cached::No` | none | all, if there are any; they may be being copied on to a store |
 //! | `Lower`, `Cached::Reading` | in the write cache, still empty | all; the needed ones are being read |
-//! | `Lower`, `Cached::Warm` | in the write cache | those before `Backing::floor`, and a stale rest |
+//! | `Lower`, `Cached::Warm` | in the write cache | those before `Backing::floor`; the rest may be being written |
 //! | `Promoting` | a frame, being filled | all |
 //!
 //! A new block is in memory, or in a lower tier without any bytes. This module has the transitions, and
@@ -80,7 +80,7 @@ impl Residency {
         Residency { state, stayed: None }
     }
 
-    /// Takes the bytes from a block that ends: it has no memory and no copy any more.
+    /// Takes the bytes from a block that ends: from then on it has no memory and no copy.
     pub fn take(&mut self) -> Residency {
         let (copy, heat, cached) = (None, Heat::default(), NOTHING);
         let lower = LowerTier { tier: self.tier(), copy, heat, cached };
@@ -221,7 +221,7 @@ impl Residency {
     }
 
     /// An export begins. `new_copy` replaces the copy, if there is one.
-    pub fn exports(&mut self, export: TierExport, new_copy: Option<OnDisk>) {
+    pub fn begin_export(&mut self, export: TierExport, new_copy: Option<OnDisk>) {
         assert!(self.export().is_none(), "INV-59: a second export to a tier: {self:?}");
         let (from_memory, room) = (export.is_from_memory(), self.room());
         assert_eq!(from_memory, room != MemoryRoom::None, "INV-41: the bytes are elsewhere");
@@ -236,8 +236,8 @@ impl Residency {
                     lower.copy = new_copy;
                 }
                 match &mut lower.cached {
-                    Cached::No { export: none } | Cached::Warm { export: none, .. } => {
-                        *none = Some(export);
+                    Cached::No { export: present } | Cached::Warm { export: present, .. } => {
+                        *present = Some(export);
                     }
                     Cached::Reading { .. } => unreachable!("INV-41: memory that is not read yet"),
                 }
@@ -265,7 +265,7 @@ impl Residency {
         }
     }
 
-    /// The block is in its lower tier, or in a tier below that with this copy. Returns the old copy.
+    /// The block is in a tier below its former one, with this copy. Returns the old copy.
     pub fn copied_further(&mut self, copy: OnDisk) -> Option<OnDisk> {
         let ResidencyState::Lower(lower) = &mut self.state else {
             unreachable!("INV-41: a block that is not on a disk is copied from it")

@@ -110,9 +110,6 @@ impl TierWork<'_> {
             if matches!(rests, Rest::Final(_)) || Bug::ChangesWhileDemoted.active() {
                 return Ok(());
             }
-            if let Rest::Final(_) = rests {
-                return Ok(());
-            }
             // A block in a frame stays if it is written on its way. If any byte of it may change, it stays
             // only once in a while: otherwise no block would be demoted where all are written. A block of the
             // write cache does not stay, because another one waits for its place: its writer would find it
@@ -244,7 +241,8 @@ impl TierWork<'_> {
             Rest::Whole(length) => (length, 0),
             Rest::Busy | Rest::Final(_) | Rest::Pieces(_) => return,
         };
-        if slot.place.room() != MemoryRoom::None {
+        // A block that is being copied to a store is read back when that has ended, if it is needed then.
+        if slot.place.room() != MemoryRoom::None || slot.place.export().is_some() {
             return;
         }
         let overwrites = slot.kind.overwrites();

@@ -4,7 +4,7 @@
 use crate::below::{Below, DISK, END, at};
 use crate::common::{config, owner};
 use honeycomb_server::{
-    BlockOwner, Effect, ExportKind, KeptBytes, LineKey, MoveKey, MoveWord, Post, PresentUse,
+    BlockOwner, Effect, KeptBytes, LineKey, MoveKey, MoveWord, NewUse, Post, PresentUse,
     ShardConfig,
 };
 use honeycomb_structures::Answer;
@@ -242,14 +242,14 @@ impl World {
         self.below.doing.extend(self.below.shard.take_io());
     }
 
-    fn begin(&mut self, new: ExportKind, stage: Stage) -> Result<(), Answer> {
+    fn begin(&mut self, new: NewUse, stage: Stage) -> Result<(), Answer> {
         let now = self.below.now;
         match new {
-            ExportKind::Peer => {
+            NewUse::Peer => {
                 self.below.effects.clear();
                 self.leaves()
             }
-            ExportKind::Tier => {
+            NewUse::Tier => {
                 // An export to the same tier would be the same export.
                 let to = match stage {
                     Stage::TierWrites => STORE,
@@ -258,15 +258,14 @@ impl World {
                 };
                 self.below.shard.lower(at(0), to)
             }
-            ExportKind::Copy => {
+            NewUse::Import => self.below.shard.begin_import(at(0), MOVE, u64::MAX, u64::MAX),
+            NewUse::Copy => {
                 let (copy, _) = self.below.shard.copy(at(0), ALL, 3)?;
                 self.copies.push(copy);
                 Ok(())
             }
-            ExportKind::Checkpoint => {
-                self.below.shard.checkpoint(now, at(0), ALL, 2, HOLD).map(drop)
-            }
-            ExportKind::Retain => {
+            NewUse::Checkpoint => self.below.shard.checkpoint(now, at(0), ALL, 2, HOLD).map(drop),
+            NewUse::Retain => {
                 let retained = self.below.shard.flush(at(0), ALL)?;
                 self.copies.push(retained);
                 Ok(())
@@ -303,20 +302,20 @@ impl World {
 
 /// Brings a block to a stage, attempts an export, ends everything, and compares the content. Returns the
 /// overlaps that occurred.
-fn attempt(kind: Kind, stage: Stage, new: ExportKind) -> BTreeSet<(PresentUse, ExportKind)> {
+fn attempt(kind: Kind, stage: Stage, new: NewUse) -> BTreeSet<(PresentUse, NewUse)> {
     let mut world = World::new(kind, stage);
     world.reach(stage);
     let begun = world.begin(new, stage);
     let refusal = stage.present().and_then(|present| present.refuses(new));
     assert_eq!(begun.is_err(), refusal.is_some(), "{kind:?}, {stage:?}, {new:?}: {begun:?}");
-    if let (Err(answer), Some(refusal), Kind::File, ExportKind::Tier | ExportKind::Checkpoint) =
+    if let (Err(answer), Some(refusal), Kind::File, NewUse::Tier | NewUse::Checkpoint) =
         (&begun, refusal, kind, new)
     {
         assert_eq!(String::from_utf8_lossy(&answer.args), refusal, "{stage:?}, {new:?}");
     }
     let seen: BTreeSet<_> = world.below.shard.overlaps().collect();
     world.end(stage);
-    if new == ExportKind::Retain {
+    if new == NewUse::Retain {
         assert!(world.below.shard.free(at(0)));
     } else {
         assert_eq!(world.below.copied(0), world.before, "{kind:?}, {stage:?}, {new:?}");
@@ -357,14 +356,48 @@ fn attempt_all() {
     let mut seen = BTreeSet::new();
     for kind in [Kind::File, Kind::Queue, Kind::Kv] {
         for stage in Stage::ALL.into_iter().filter(|stage| stage.applies_to(kind)) {
-            for new in ExportKind::ALL {
+            // A file or queue moves to an empty block.
+            let may_import = |new: &NewUse| *new != NewUse::Import || kind == Kind::Kv;
+            for new in NewUse::ALL.into_iter().filter(may_import) {
                 seen.extend(attempt(kind, stage, new));
             }
         }
     }
-    let pairs = PresentUse::ALL.into_iter().flat_map(|p| ExportKind::ALL.map(|new| (p, new)));
-    // A block with an export that refuses a move requests none.
-    let requested =
-        pairs.filter(|(present, new)| *new != ExportKind::Peer || present.refuses(*new).is_none());
+    let pairs = PresentUse::ALL.into_iter().flat_map(|p| NewUse::ALL.map(|new| (p, new)));
+    // A block whose use refuses a move requests none, a store has no journal, and an import that is announced
+    // again is the same one.
+    let requested = pairs.filter(|(present, new)| match new {
+        NewUse::Peer => present.refuses(*new).is_none(),
+        NewUse::Import => !matches!(present, PresentUse::Journal | PresentUse::Import),
+        _ => true,
+    });
     assert_eq!(seen, requested.collect(), "every pair is begun or refused");
+}
+
+/// A sealed block that waited for a place of the write cache was demoted to a store before it got one: its
+/// bytes were read back beside that export, and the place was lost.
+#[test]
+fn block_that_goes_to_a_store_is_not_read_back_meanwhile() {
+    let mut world = World::new(Kind::File, Stage::TierCopies);
+    let other = BlockOwner { end: END, tier: DISK, ..owner(at(1), Kind::File, true) };
+    world.below.shard.open(other).unwrap();
+    world.below.lower(0);
+    // The other block has the only place of the write cache.
+    let (answer, _) = world.below.run(1, Op::FileAppend, &[], &[1; 5000]);
+    assert_eq!(answer.status, Status::Ok);
+    world.below.shard.evacuate(world.below.now, at(0)).unwrap();
+    world.pass();
+    world.below.shard.lower(at(0), STORE).unwrap();
+    // Its place is free when it is sealed and written.
+    let (answer, _) = world.below.run(1, Op::FileSeal, &[], &[]);
+    assert_eq!(answer.status, Status::Ok);
+    for _ in 0..200 {
+        world.below.now = world.below.now + Duration::from_millis(5);
+        world.below.step();
+    }
+    world.below.settle();
+    assert_eq!(world.below.copied(0), world.before);
+    (0..2).for_each(|block| assert!(world.below.shard.free(at(block))));
+    world.below.settle();
+    assert_eq!(world.below.shard.in_memory(), (0, 0), "no place of the write cache is lost");
 }

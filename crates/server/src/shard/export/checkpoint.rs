@@ -15,7 +15,7 @@
 //! While a block is frozen, and while its owed copy has no room, no time passes for the structure and it gets
 //! no messages: either could serve waiting requests.
 
-use super::ExportKind;
+use super::NewUse;
 use crate::kept::KeptBytes;
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::shard::{BlockMessage, BlockSlot, Shard};
@@ -120,13 +120,13 @@ impl Shard {
             Some(checkpoint) if checkpoint.flush == flush => {}
             _ => {
                 slot.snapshot(range)?;
-                if let Some(why) = self.overlaps.refusal(slot, ExportKind::Checkpoint) {
+                if let Some(why) = self.overlaps.refusal(slot, NewUse::Checkpoint) {
                     return Err(Answer::refuse(Status::Busy, why));
                 }
                 let stage = CheckpointStage::Frozen { until: now + hold, sealed: None };
                 let checkpoint = Checkpoint { flush, range, stage, deferred: Vec::new() };
                 slot.exports.checkpoint = Some(Box::new(checkpoint));
-                self.overlaps.begun(slot, ExportKind::Checkpoint);
+                self.overlaps.begun(slot, NewUse::Checkpoint);
                 self.checkpoints.blocks.entry(flush).or_default().push(at);
                 if kind == Kind::Kv {
                     self.extents.keep(structure, flush);

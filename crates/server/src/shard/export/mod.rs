@@ -14,7 +14,7 @@ mod tier;
 
 pub(super) use checkpoint::{Checkpoint, Checkpoints};
 pub(super) use overlap::Overlaps;
-pub use overlap::{ExportKind, PresentUse};
+pub use overlap::{NewUse, PresentUse};
 pub use peer::{MoveKey, MoveWord};
 pub(super) use store::RetainedBlock;
 pub(super) use tier::TierExport;
@@ -26,7 +26,7 @@ use crate::refusals::wrong_epoch;
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Lanes, Movable, Structure, Wish};
 use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
-use honeycomb_types::{BlockAt, Bug, Time};
+use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::Status;
 use peer::PeerExport;
 use std::collections::VecDeque;
@@ -88,7 +88,7 @@ enum Look {
     Nothing,
     /// A target was requested.
     Requested,
-    /// The block must leave, and first be read back into memory.
+    /// The block must leave, and cannot yet: it may have to be read back into memory first.
     ComesUp,
 }
 
@@ -146,7 +146,7 @@ impl Exports {
             false => None,
         };
         let departs = self.departure.is_some_and(|departure| departure.at <= source.now);
-        let Some(wish) = own.or_else(|| self.wish_to_leave(source, source.now)) else {
+        let Some(wish) = own.or_else(|| self.wish_to_leave(source)) else {
             return if departs { Look::ComesUp } else { Look::Nothing };
         };
         self.peer = Some(Box::new(PeerExport::chosen(source.now, wish)));
@@ -155,7 +155,8 @@ impl Exports {
     }
 
     /// The wish of a block that must leave its server, when it is due and possible.
-    fn wish_to_leave(&mut self, source: &mut Source<'_>, now: Time) -> Option<Wish> {
+    fn wish_to_leave(&mut self, source: &mut Source<'_>) -> Option<Wish> {
+        let now = source.now;
         let departure = self.departure.as_mut().filter(|departure| departure.at <= now)?;
         if source.may_move && source.structure.movable().is_some_and(|m| m.can_leave()) {
             return Some(Wish::Relocate);
@@ -203,12 +204,9 @@ impl BlockSlot {
         self.exports.due(&mut *self.structure, may_move)
     }
 
-    /// Whether all bytes of the block are in memory, and no present use of them refuses a move. A block with
-    /// a journal is not movable.
+    /// Whether all bytes of the block are in memory, and no present use of them refuses a move.
     fn may_move(&self) -> bool {
-        let owes = self.exports.checkpoint.is_some() && !Bug::MovesBesideCheckpoint.active();
-        let is_used = owes || self.import.is_some();
-        self.place.is_workable(&self.backing) && !is_used
+        self.place.is_workable(&self.backing) && self.lets_move()
     }
 }
 
@@ -242,7 +240,7 @@ impl Shard {
         match exports.look(&mut source) {
             Look::Nothing => {}
             Look::Requested => {
-                self.overlaps.begun_at(&self.blocks, index, ExportKind::Peer);
+                self.overlaps.begun_at(&self.blocks, index, NewUse::Peer);
             }
             Look::ComesUp => self.tier_work().come_up_to_leave(now, index),
         }
@@ -250,7 +248,7 @@ impl Shard {
 
     /// The pairs of a present use of a block's content and a new export that have occurred, begun or refused,
     /// for checkers.
-    pub fn overlaps(&self) -> impl Iterator<Item = (PresentUse, ExportKind)> {
+    pub fn overlaps(&self) -> impl Iterator<Item = (PresentUse, NewUse)> {
         self.overlaps.seen()
     }
 

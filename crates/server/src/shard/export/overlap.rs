@@ -1,4 +1,4 @@
-//! Which exports of one block may overlap, and which may not (INV-59).
+//! Which uses of one block's content may overlap, and which may not (INV-59).
 //!
 //! A peer and a lower tier both end the block's use of its memory: one of them waits for the other. A store
 //! gets the content as of one moment, and everything else continues; only a checkpoint and a move wait for
@@ -10,11 +10,13 @@ use crate::shard::BlockSlot;
 use crate::shard::blocks::Blocks;
 use honeycomb_types::Bug;
 
-/// An export of a block's content.
+/// A use of a block's content that begins: an export, or an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ExportKind {
+pub enum NewUse {
     /// To another block: a split, a merge or a relocation.
     Peer,
+    /// From another block: a split, a merge or a relocation.
+    Import,
     /// To a lower tier of the same server.
     Tier,
     /// To an object store: the content as of now, taken in one step.
@@ -26,18 +28,19 @@ pub enum ExportKind {
     Retain,
 }
 
-impl ExportKind {
+impl NewUse {
     /// All of them.
-    pub const ALL: [ExportKind; 5] = [
-        ExportKind::Peer,
-        ExportKind::Tier,
-        ExportKind::Copy,
-        ExportKind::Checkpoint,
-        ExportKind::Retain,
+    pub const ALL: [NewUse; 6] = [
+        NewUse::Peer,
+        NewUse::Import,
+        NewUse::Tier,
+        NewUse::Copy,
+        NewUse::Checkpoint,
+        NewUse::Retain,
     ];
 }
 
-/// A use of a block's content that lasts, and that a new export must respect.
+/// A use of a block's content that lasts, and that a new one must respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PresentUse {
     /// An export to a peer, or the request for one.
@@ -65,48 +68,44 @@ impl PresentUse {
         PresentUse::Journal,
     ];
 
-    /// Why a new export may not begin now; `None` if it may.
-    pub fn refuses(self, new: ExportKind) -> Option<&'static str> {
+    /// Why a new use may not begin now; `None` if it may.
+    pub fn refuses(self, new: NewUse) -> Option<&'static str> {
         match (self, new) {
-            (PresentUse::Peer, ExportKind::Peer) => Some("the block is already being moved"),
-            (PresentUse::Peer, ExportKind::Tier | ExportKind::Checkpoint) => {
-                Some("the block is being moved, or has requested a move")
-            }
-            (PresentUse::CancelledMove, ExportKind::Peer) => {
+            // A content may always be copied, and a block may always leave its structure.
+            (_, NewUse::Copy | NewUse::Retain) => None,
+            // The structure of a block takes part in one move at a time.
+            (PresentUse::Import, NewUse::Import) => None,
+            (PresentUse::Peer, _) => Some("the block is being moved, or has requested a move"),
+            (PresentUse::CancelledMove, NewUse::Peer) => {
                 Some("an earlier move of the block is not cancelled yet")
             }
-            (PresentUse::Import, ExportKind::Peer | ExportKind::Tier | ExportKind::Checkpoint) => {
-                Some("the block is receiving the content of another block")
-            }
-            (PresentUse::Tier, ExportKind::Peer) => {
+            (PresentUse::CancelledMove, _) => None,
+            (PresentUse::Import, _) => Some("the block is receiving the content of another block"),
+            (PresentUse::Tier, NewUse::Checkpoint) => None,
+            (PresentUse::Tier, NewUse::Tier) => Some("the block is being demoted to another tier"),
+            (PresentUse::Tier, NewUse::Peer | NewUse::Import) => {
                 Some("the block is in a lower tier, or is being demoted")
             }
-            (PresentUse::Tier, ExportKind::Tier) => {
-                Some("the block is being demoted to another tier")
-            }
-            (PresentUse::Checkpoint, ExportKind::Peer) => {
-                Some("a flush is taking a snapshot of the block")
-            }
-            (PresentUse::Checkpoint, ExportKind::Checkpoint) => {
+            (PresentUse::Checkpoint, NewUse::Tier) => None,
+            (PresentUse::Checkpoint, NewUse::Checkpoint) => {
                 Some("another flush is taking a snapshot of the block")
             }
-            (PresentUse::Journal, ExportKind::Peer | ExportKind::Tier) => {
-                Some("the block stays where it is, because its journal names it")
+            (PresentUse::Checkpoint, NewUse::Peer | NewUse::Import) => {
+                Some("a flush is taking a snapshot of the block")
             }
-            (PresentUse::CancelledMove, ExportKind::Tier | ExportKind::Checkpoint)
-            | (PresentUse::Checkpoint, ExportKind::Tier)
-            | (PresentUse::Tier | PresentUse::Journal, ExportKind::Checkpoint)
-            | (_, ExportKind::Copy | ExportKind::Retain) => None,
+            (PresentUse::Journal, NewUse::Checkpoint) => None,
+            (PresentUse::Journal, _) => Some("a block with a journal stays where it is"),
         }
     }
 
-    /// Whether this use is a present export of this kind, of which a block has one at most.
-    fn is_made_by(self, export: ExportKind) -> bool {
+    /// Whether this use is one that has begun so, of which a block has one at most.
+    fn is_made_by(self, new: NewUse) -> bool {
         matches!(
-            (self, export),
-            (PresentUse::Peer, ExportKind::Peer)
-                | (PresentUse::Tier, ExportKind::Tier)
-                | (PresentUse::Checkpoint, ExportKind::Checkpoint)
+            (self, new),
+            (PresentUse::Peer, NewUse::Peer)
+                | (PresentUse::Import, NewUse::Import)
+                | (PresentUse::Tier, NewUse::Tier)
+                | (PresentUse::Checkpoint, NewUse::Checkpoint)
         )
     }
 
@@ -122,13 +121,24 @@ impl PresentUse {
     }
 }
 
-/// The pairs of a present use and a new export that have occurred, begun or refused, for checkers.
+impl BlockSlot {
+    /// Whether no present use refuses a move of the block.
+    pub(super) fn lets_move(&self) -> bool {
+        let refuses = |present: &PresentUse| {
+            let planted = Bug::MovesBesideCheckpoint.active() && *present == PresentUse::Checkpoint;
+            present.refuses(NewUse::Peer).is_some() && present.is_of(self) && !planted
+        };
+        !PresentUse::ALL.iter().any(refuses)
+    }
+}
+
+/// The pairs of a present use and a new one that have occurred, begun or refused, for checkers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::shard) struct Overlaps([[bool; ExportKind::ALL.len()]; PresentUse::ALL.len()]);
+pub(in crate::shard) struct Overlaps([[bool; NewUse::ALL.len()]; PresentUse::ALL.len()]);
 
 impl Overlaps {
-    /// Why a block may not begin this export now; `None` if it may.
-    pub fn refusal(&mut self, slot: &BlockSlot, new: ExportKind) -> Option<&'static str> {
+    /// Why a block may not begin this use now; `None` if it may.
+    pub fn refusal(&mut self, slot: &BlockSlot, new: NewUse) -> Option<&'static str> {
         for (present, row) in PresentUse::ALL.into_iter().zip(&mut self.0) {
             if present.is_of(slot)
                 && let Some(why) = present.refuses(new)
@@ -140,8 +150,8 @@ impl Overlaps {
         None
     }
 
-    /// Records that an export of a block has begun, beside the other uses of its content.
-    pub fn begun(&mut self, slot: &BlockSlot, new: ExportKind) {
+    /// Records that a use of a block has begun, beside the other uses of its content.
+    pub fn begun(&mut self, slot: &BlockSlot, new: NewUse) {
         for (present, row) in PresentUse::ALL.into_iter().zip(&mut self.0) {
             if present.is_of(slot) && !present.is_made_by(new) {
                 let refusal = present.refuses(new);
@@ -152,17 +162,17 @@ impl Overlaps {
     }
 
     /// The same for the block at this index. The exports of a retained block overlap with none.
-    pub fn begun_at(&mut self, blocks: &Blocks, index: usize, new: ExportKind) {
+    pub fn begun_at(&mut self, blocks: &Blocks, index: usize, new: NewUse) {
         if let Some(slot) = blocks.get(index) {
             self.begun(slot, new);
         }
     }
 
     /// The recorded pairs.
-    pub fn seen(&self) -> impl Iterator<Item = (PresentUse, ExportKind)> {
+    pub fn seen(&self) -> impl Iterator<Item = (PresentUse, NewUse)> {
         let rows = PresentUse::ALL.into_iter().zip(self.0);
         rows.flat_map(|(present, row)| {
-            let seen = ExportKind::ALL.into_iter().zip(row).filter(|(_, seen)| *seen);
+            let seen = NewUse::ALL.into_iter().zip(row).filter(|(_, seen)| *seen);
             seen.map(move |(new, _)| (present, new))
         })
     }

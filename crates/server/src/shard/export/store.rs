@@ -4,7 +4,7 @@
 //! block that clients no longer reach is retained until it is written (`flush`), and freed afterwards. Its
 //! bytes can be demoted meanwhile: only the flush reads them.
 
-use super::ExportKind;
+use super::NewUse;
 use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::shard::residency::{MemoryRoom, Residency};
@@ -55,7 +55,7 @@ impl Shard {
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let owner = slot.owner;
         let snapshot = slot.snapshot(range)?;
-        self.overlaps.begun(slot, ExportKind::Retain);
+        self.overlaps.begun(slot, NewUse::Retain);
         // The content is final: reads into memory, for a writer or a promotion, are given up.
         let mut place = slot.place.take();
         let promoting = place.is_promoting();
@@ -101,7 +101,7 @@ impl Shard {
             return Err(Answer::refuse(Status::Busy, text));
         };
         let snapshot = slot.snapshot(range)?;
-        self.overlaps.begun(slot, ExportKind::Copy);
+        self.overlaps.begun(slot, NewUse::Copy);
         let (structure, kind) = (slot.owner.structure, slot.owner.kind);
         let bytes = self.content_now(index, snapshot, sealed);
         if kind == Kind::Kv {

@@ -2,13 +2,13 @@
 //!
 //! The content is copied in pieces. From memory all pieces are requested at once: their bytes are pinned, and
 //! the block is served from memory meanwhile. A change of the block cancels the export or waits for its end
-//! (`Shard::warm_up`). From a disk, only blocks that accept no more data are copied. Each piece is read,
+//! (`TierWork::warm_up`). From a disk, only blocks that accept no more data are copied. Each piece is read,
 //! verified by its checksums, and written unchanged, some pieces at a time and only while readers leave half
 //! of the buffers free: readers have priority. Until everything is written the block is read from the disk,
 //! and both places belong to it (INV-42, INV-44). A block that cannot be read or written now stays where it
 //! is.
 
-use super::{ExportKind, PresentUse};
+use super::{NewUse, PresentUse};
 use crate::shard::Effect;
 use crate::shard::on_disk::{OnDisk, PAGE};
 use crate::shard::residency::MemoryRoom;
@@ -142,8 +142,8 @@ impl TierWork<'_> {
             starts.map(|at| (at, backing.pin(at..(at + TIER_PIECE).min(end)))).collect();
         let in_flight = pieces.len();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Memory, floor..length);
-        place.exports(TierExport { asked: length, in_flight, ..export }, new_copy);
-        self.overlaps.begun_at(self.blocks, index, ExportKind::Tier);
+        place.begin_export(TierExport { asked: length, in_flight, ..export }, new_copy);
+        self.overlaps.begun_at(self.blocks, index, NewUse::Tier);
         for (from, bytes) in pieces {
             self.write_piece(at, (to, slot), number, from, bytes);
         }
@@ -157,8 +157,8 @@ impl TierWork<'_> {
     fn may_change_tier(&mut self, index: usize) -> Result<(), &'static str> {
         let is_exported = self.blocks.bytes_of(index).place.export().is_some();
         let refusal = match self.blocks.get(index) {
-            Some(slot) => self.overlaps.refusal(slot, ExportKind::Tier),
-            None if is_exported => PresentUse::Tier.refuses(ExportKind::Tier),
+            Some(slot) => self.overlaps.refusal(slot, NewUse::Tier),
+            None if is_exported => PresentUse::Tier.refuses(NewUse::Tier),
             None => None,
         };
         refusal.map_or(Ok(()), Err)
@@ -207,8 +207,8 @@ impl TierWork<'_> {
         let at = owner.at;
         let length = place.copy().expect("looked at above").length();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Copy, 0..length);
-        place.exports(export, None);
-        self.overlaps.begun_at(self.blocks, index, ExportKind::Tier);
+        place.begin_export(export, None);
+        self.overlaps.begun_at(self.blocks, index, NewUse::Tier);
         self.read_pieces(index, at);
         Ok(())
     }
