@@ -31,18 +31,18 @@ pub(super) struct Fetching {
     pub ticket: Ticket,
     pub at: BlockAt,
     generation: Generation,
-    /// Of the block's place on the disk, when it came.
+    /// The number of the last write of the block's copy when the operation began.
     written: u64,
     op: Op,
     args: Box<[u8]>,
-    /// Its payload, where it has one.
+    /// Its payload, if any.
     payload: Option<Backing>,
     fetched: Fetched,
-    /// Parts that are still to come.
+    /// Number of parts that are still being read.
     left: usize,
-    /// Bytes for which it waits until there are buffers; 0 when it does not.
+    /// Bytes of buffers for which it waits; 0 if it does not wait.
     needs: usize,
-    /// What became of one that could not be read.
+    /// The outcome of a part that could not be read.
     failed: Option<IoDone>,
 }
 
@@ -51,7 +51,7 @@ impl Fetching {
         self.payload.as_ref().map_or(&[], |payload| payload.slice(0..payload.len()))
     }
 
-    /// Bytes of buffers that it has.
+    /// Bytes of buffers that it uses.
     fn holds(&self) -> usize {
         self.payload.as_ref().map_or(0, Backing::len) + self.fetched.bytes()
     }
@@ -77,7 +77,7 @@ impl LowerReads<'_> {
             return Some(refusal);
         }
         let disk = slot.place.copy();
-        // One that holds nothing has no place: nothing of it is wanted.
+        // An empty block has no place on a disk, and none of its bytes is read.
         let written = disk.map_or(0, |disk| disk.written);
         let Some(payload) = self.held(payload) else {
             return Some(busy(RETRY_BUFFERS_US));
@@ -99,7 +99,7 @@ impl LowerReads<'_> {
         self.run_below(now, index, number, fetching)
     }
 
-    /// A payload while its operation waits: it counts as a buffer. The outer `None`: there is none left.
+    /// A payload whose operation waits: it counts as a buffer. The outer `None`: no buffer is left.
     fn held(&self, payload: &[u8]) -> Option<Option<Backing>> {
         let length = payload.len();
         if length == 0 {
@@ -114,8 +114,8 @@ impl LowerReads<'_> {
         Some(Some(held))
     }
 
-    /// Whether an operation may have so many bytes more. One that has nothing yet may exceed the buffers only
-    /// when no other operation uses any: its answer may hold them for long.
+    /// Whether an operation may have this many more bytes. An operation without parts may exceed the buffers
+    /// only when no other operation uses any: its answer may hold them for long.
     fn may_fetch(&self, number: u64, fetching: &Fetching, bytes: usize) -> bool {
         let used = self.tiers.buffers.load(Relaxed);
         let first = self.tiers.fetching.keys().next();
@@ -123,7 +123,7 @@ impl LowerReads<'_> {
         oldest || used <= fetching.holds() || used + bytes <= self.config.buffers
     }
 
-    /// Runs an operation on what was brought up for it; none when it waits for more.
+    /// Runs an operation on the parts that were read for it; `None` if it waits for more.
     fn run_below(
         &mut self,
         now: Time,
@@ -187,7 +187,7 @@ impl LowerReads<'_> {
         None
     }
 
-    /// A part was read for an operation, or could not be.
+    /// Handles the outcome of reading a part for an operation.
     pub(super) fn part_fetched(&mut self, now: Time, number: u64, from: usize, done: IoDone) {
         let Some(fetching) = self.tiers.fetching.get_mut(&number) else { return };
         match done {
@@ -205,7 +205,7 @@ impl LowerReads<'_> {
         self.fetch_on(now);
     }
 
-    /// Operations that wait for buffers go on, the oldest first, as far as there are any.
+    /// Continues operations that wait for buffers, the oldest first, as far as there are buffers.
     pub(super) fn fetch_on(&mut self, now: Time) {
         while let Some((&number, waits)) = self.tiers.fetching.iter().find(|(_, f)| f.waits()) {
             let needs = waits.needs;
@@ -248,7 +248,7 @@ impl LowerReads<'_> {
     }
 }
 
-/// The block has come up meanwhile.
+/// The block was promoted meanwhile.
 fn run_in_memory(slot: &mut BlockSlot, now: Time, fetching: &Fetching) -> Answer {
     let Fetching { ticket, op, args, .. } = fetching;
     let operation = Operation { now, ticket: *ticket, op: *op, args, wait_until: now };

@@ -35,9 +35,9 @@ pub(super) struct Journal {
 pub struct JournalWrite {
     /// The block.
     pub at: BlockAt,
-    /// Where it goes, below the root.
+    /// The path of its object, below the root.
     pub object: String,
-    /// What it says.
+    /// Its number, its place in the file, and the end of the block if it is the last.
     pub record: Record,
     /// Its bytes, if it has some.
     pub bytes: Option<Pin>,
@@ -51,7 +51,7 @@ pub struct JournalBegin {
     pub directory: String,
     /// Whose it is.
     pub owner: JournalOwner,
-    /// What is in it.
+    /// The structure whose changes it has.
     pub structure: JournalStructure,
 }
 
@@ -67,8 +67,8 @@ fn journaled(structure: &mut dyn Structure) -> &mut dyn Journaled {
 }
 
 impl Shard {
-    /// Gives a block to its owner, whose changes are answered when they are written there. Answers what is
-    /// to be begun before anybody hears of the block.
+    /// Assigns a block to its owner, whose changes are answered when they are in the journal. Returns a
+    /// journal that must be begun before the block is announced.
     pub fn open_journaled(
         &mut self,
         owner: BlockOwner,

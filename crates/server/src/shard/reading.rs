@@ -14,11 +14,11 @@ use honeycomb_wire::Status;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a reader waits when all buffers are in use, in microseconds.
+/// The delay of a reader if all buffers are in use, in microseconds.
 pub(super) const RETRY_BUFFERS_US: u64 = 1000;
-/// What a reader waits whose block is in a store that is away, in microseconds.
+/// The delay of a reader whose block is in a store that cannot be reached, in microseconds.
 const RETRY_AWAY_US: u64 = 250_000;
-/// What a reader waits whose block was written to meanwhile, in microseconds.
+/// The delay of a reader whose block was written meanwhile, in microseconds.
 pub(super) const RETRY_WRITTEN_US: u64 = 500;
 
 /// An answer that waits for bytes.
@@ -27,10 +27,10 @@ pub(super) struct Reading {
     pub ticket: Ticket,
     pub at: BlockAt,
     generation: Generation,
-    /// Of the block's place on the disk, when this was asked.
+    /// The number of the last write of the block's copy when the reads began.
     written: u64,
     head: Answer,
-    /// What it is put together from.
+    /// The parts of its payload, in order.
     parts: Vec<AnswerPiece>,
     left: usize,
 }
@@ -39,15 +39,15 @@ pub(super) struct Reading {
 #[derive(Debug)]
 enum AnswerPiece {
     Bytes(Vec<u8>),
-    /// These bytes of what is being read.
+    /// These bytes of a range that is being read.
     Awaited(Range<usize>),
-    /// The same, and what was read.
+    /// The same, and the range.
     Read(Backing, Range<usize>),
 }
 
 impl LowerReads<'_> {
-    /// The answer to what changed nothing: it, when its bytes are in memory; none when they are being
-    /// read, and it comes through `completed`.
+    /// The answer to an operation that changed nothing, if its bytes are in memory. `None` if they are being
+    /// read: `completed` returns the answer later.
     pub(super) fn resolve(
         &mut self,
         now: Time,
@@ -63,11 +63,11 @@ impl LowerReads<'_> {
             Payload::Block(range) if range.start >= in_memory => {
                 return Some(answer.with(Payload::Block(range)));
             }
-            // An extent is asked for as a whole.
+            // An extent is requested as a whole.
             Payload::Block(range) if matches!(slot.rests(), Rest::Pieces(_)) => {
                 vec![Part::Block(range)]
             }
-            // Who reads asks again for what is left out.
+            // The reader requests the rest again.
             Payload::Block(range) => {
                 let most = BELOW_READ_MAX.min(self.config.buffers / 2).max(TIER_CHUNK);
                 vec![Part::Block(range.start..range.end.min(range.start + most))]
@@ -122,7 +122,7 @@ impl LowerReads<'_> {
         None
     }
 
-    /// Whether so much more may be read that is not sent yet. Whoever is alone may read more than that.
+    /// Whether this many more bytes may be read that are not sent yet. A single reader may exceed the limit.
     pub(super) fn has_buffers(&self, bytes: usize) -> bool {
         let used = self.tiers.buffers.load(Relaxed);
         used == 0 || used + bytes <= self.config.buffers
@@ -157,8 +157,8 @@ impl LowerReads<'_> {
         self.out.completed.push((ticket, answer));
     }
 
-    /// The block of an operation that waited for what it reads: it was judged when it came, and what was
-    /// revoked since is not answered (INV-29).
+    /// The block of an operation that waited for its reads. Its grant was checked at the beginning; if the
+    /// grant was revoked since, the operation is refused (INV-29).
     pub(super) fn judged_again(
         &mut self,
         at: BlockAt,
@@ -168,15 +168,15 @@ impl LowerReads<'_> {
         if slot.owner.generation > generation { Err(revoked()) } else { Ok(slot) }
     }
 
-    /// What to answer when some of a block could not be read that was asked for while its place on the
-    /// disk had been written this time.
+    /// The answer if bytes of a block could not be read. `written` is the number of the last write of the
+    /// block's copy when the read was requested.
     pub(super) fn not_read(&mut self, at: BlockAt, written: u64, failed: IoDone) -> Answer {
         match failed {
             IoDone::Failed(why) => {
                 let slot = self.blocks.at(at);
                 let same = |disk: &OnDisk| disk.written == written;
                 let Some(slot) = slot.filter(|slot| slot.place.copy().is_some_and(same)) else {
-                    // It was written to meanwhile: what was read is of two times.
+                    // The copy was written meanwhile: the bytes that were read are of two writes.
                     return busy(RETRY_WRITTEN_US);
                 };
                 let structure = slot.owner.structure;
@@ -184,7 +184,7 @@ impl LowerReads<'_> {
                 self.out.effects.push(Effect::BlockFailed { structure, at, why });
                 Answer::refuse(Status::DataLost, text)
             }
-            // Nothing is lost: who asks has until the end of its own patience.
+            // Nothing is lost: the caller repeats the request until its deadline.
             IoDone::Away(why) => {
                 let text = format!("block {} cannot be read now: {why}", at.block);
                 Answer { value: RETRY_AWAY_US, ..Answer::refuse(Status::Busy, text) }

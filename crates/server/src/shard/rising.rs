@@ -18,20 +18,20 @@ use honeycomb_types::{BlockAt, TierIx, Time};
 use honeycomb_wire::Status;
 use std::time::Duration;
 
-/// How much a block is read that is below memory.
+/// How much a block in a lower tier is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Heat {
-    /// Since when it was counted.
+    /// The time since which reads are counted.
     since: Time,
-    /// Bytes that were read from the disk since then.
+    /// Bytes read from the lower tier since then.
     bytes: u64,
-    /// It wished to come up, and does so again at this time at the earliest.
+    /// After a request for promotion, the earliest time of the next one.
     again: Time,
     pause: Duration,
 }
 
 impl Heat {
-    /// Whether it should come up now: it was read some times over.
+    /// Whether the block should be promoted now, because it was read several times over.
     fn read(&mut self, now: Time, bytes: usize, length: usize) -> bool {
         if now >= self.since + HEAT_WINDOW {
             (self.since, self.bytes) = (now, 0);
@@ -61,7 +61,7 @@ pub(super) fn heats(blocks: &mut Blocks, out: &mut Outbox, now: Time, index: usi
 }
 
 impl TierWork<'_> {
-    /// A block of which all is in the warm pool has a frame from now on, and stays.
+    /// A block that is whole in the write cache gets a frame, and stays in memory.
     fn stays_up(&mut self, index: usize) {
         let slot = self.blocks.found_mut(index);
         let (structure, at) = (slot.owner.structure, slot.owner.at);
@@ -72,11 +72,11 @@ impl TierWork<'_> {
             self.tiers.leave_copy(copy, self.config.block_size);
         }
         self.out.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
-        // Who waits for its room has it in the next tick, which is due at once.
+        // Blocks that wait for its place get it in the next tick, which is due at once.
         self.tiers.look_again = Some(Time::ZERO);
     }
 
-    /// Begins to bring a block up that is below. It is read from there until all of it is in memory.
+    /// Begins to promote a block. It is read from its lower tier until all of it is in memory.
     pub(super) fn raise(&mut self, index: usize) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let has_frame = self.has_frame();
@@ -121,11 +121,11 @@ impl TierWork<'_> {
         Ok(())
     }
 
-    /// All of a block was read, or could not be.
+    /// Handles the outcome of reading a whole block into its frame.
     pub(super) fn raised(&mut self, now: Time, at: BlockAt, spot: u32, done: IoDone) {
         let Some(index) = self.blocks.at_place(at, spot) else { return };
         let slot = self.blocks.get_mut(index).filter(|slot| slot.place.is_promoting());
-        // Meanwhile it was kept for a flush: nobody else reads it.
+        // Otherwise the block was retained for a flush meanwhile, which reads its copy.
         let Some(slot) = slot else { return };
         let structure = slot.owner.structure;
         let tier = match done {
@@ -137,7 +137,7 @@ impl TierWork<'_> {
                 TierIx::MEMORY
             }
             _ => {
-                // Who reads it next may find the same, and then it is lost.
+                // The next reader may find the same, and then the block is lost.
                 slot.place.promotion_failed();
                 let tier = slot.place.tier();
                 self.tiers.give_room(MemoryRoom::Frame);

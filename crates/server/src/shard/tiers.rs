@@ -3,7 +3,7 @@
 //! A block is demoted in place: its name, its epoch, its lanes, its waiting requests and its subscriptions
 //! stay, and clients do not notice. The controller decides which block is demoted (`lower`), or places a new
 //! one in a lower tier at once (`BlockOwner::tier`). Reads are served from the lower tier. Before a write the
-//! needed part is read back into the *warm pool*, memory reserved for that; the block is demoted again when
+//! needed part is read back into the *write cache*, memory reserved for that; the block is demoted again when
 //! it is sealed or when another needs the room.
 //!
 //! `Residency` has the states of a block.
@@ -35,10 +35,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-/// How often it is looked whether the memory of a block that went down is read no more.
+/// The pause between two looks whether the memory of a demoted block is still read.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// A block and its bytes: of a structure, or kept for a flush.
+/// A block and its bytes: in use, or retained for a flush.
 pub(super) struct BlockResidency<'a> {
     pub owner: BlockOwner,
     pub backing: &'a mut Backing,
@@ -49,9 +49,9 @@ pub(super) struct BlockResidency<'a> {
 /// A place of a disk.
 #[derive(Clone, Copy, Debug, Default)]
 struct DiskSlot {
-    /// I/O that is under way for it.
+    /// Number of its I/O operations in progress.
     busy: u32,
-    /// Nobody has it any more.
+    /// No block has it any more.
     left: bool,
 }
 
@@ -63,7 +63,7 @@ struct DiskShare {
     spots: Vec<DiskSlot>,
 }
 
-/// Why some I/O was asked for.
+/// The purpose of an I/O operation.
 #[derive(Debug)]
 pub(super) enum Doing {
     Read { reading: u64, part: usize },
@@ -75,7 +75,7 @@ pub(super) enum Doing {
     Discard,
 }
 
-/// A block that is below, and whose memory somebody still reads.
+/// The memory of a demoted block, which may still be read.
 #[derive(Debug)]
 pub(super) struct FreedAfterRead {
     at: BlockAt,
@@ -94,7 +94,7 @@ impl FreedAfterRead {
     }
 }
 
-/// What a shard knows of its tiers.
+/// The state of a shard's tiers.
 #[derive(Debug, Default)]
 pub(super) struct Tiers {
     disks: Vec<DiskShare>,
@@ -105,27 +105,27 @@ pub(super) struct Tiers {
     pub readings: BTreeMap<u64, Reading>,
     pub fetching: BTreeMap<u64, Fetching>,
     pub leaving: Vec<FreedAfterRead>,
-    /// Places that nobody has any more but who reads them for a flush.
+    /// Places that only flushes still read.
     lent: Vec<(TierIx, u32, Arc<()>)>,
-    /// Places whose store was away when it was to give them back, and when it is asked again.
+    /// Places whose store could not be reached when they were to be freed, and the time of the next attempt.
     unreturned: Vec<(Time, TierIx, u32)>,
     /// Blocks on their way to a store that wait for buffers.
     pub hungry: Vec<BlockAt>,
     pub look_again: Option<Time>,
-    /// Blocks in memory: frames that are taken.
+    /// Frames in use.
     pub frames: u32,
     pub warm: Warm,
-    /// Bytes that were read and are not sent yet.
+    /// Bytes that were read from lower tiers and are not sent yet.
     pub buffers: Arc<AtomicUsize>,
     pub counts: TierCounts,
 }
 
-/// What went down and came up, since the start.
+/// The traffic between tiers since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierCounts {
-    /// Bytes that were written below.
+    /// Bytes written to lower tiers.
     pub written: u64,
-    /// Bytes that were read from there.
+    /// Bytes read from lower tiers.
     pub read: u64,
     /// Writes and reads that failed.
     pub failed: u64,
@@ -146,12 +146,12 @@ impl Tiers {
         &mut self.disks[below]
     }
 
-    /// A place of this tier that nobody has.
+    /// A free place of this tier.
     pub(super) fn take_place(&mut self, tier: TierIx) -> Option<u32> {
         self.disk(tier).free.pop()
     }
 
-    /// Whether only blocks that take no more go to this tier.
+    /// Whether only blocks that accept no more data go to this tier.
     fn takes_final_only(&mut self, tier: TierIx) -> bool {
         self.disk(tier).class.takes_final_only()
     }
@@ -169,8 +169,8 @@ impl Tiers {
         self.out.push(Io { id: IoId(id), tier, what });
     }
 
-    /// Nobody has this place any more: when its last I/O has ended its room goes back to the disk, and
-    /// after that another block may have it (INV-44).
+    /// No block has this place any more. When its last I/O has ended, its room is returned to the disk, and
+    /// after that another block may get it (INV-44).
     pub(super) fn leave(&mut self, tier: TierIx, slot: u32, block_size: usize) {
         let spot = &mut self.disk(tier).spots[slot as usize];
         spot.left = true;
@@ -183,7 +183,7 @@ impl Tiers {
         }
     }
 
-    /// Something that went on with a place has ended.
+    /// An I/O operation of a place has ended.
     fn ended(&mut self, tier: TierIx, slot: u32, block_size: usize) {
         let spot = &mut self.disk(tier).spots[slot as usize];
         spot.busy -= 1;
@@ -197,19 +197,19 @@ impl Tiers {
         self.ask(tier, slot, Doing::Discard, IoWhat::Discard(at..at + block_size as u64));
     }
 
-    /// Whether nothing is to be carried out.
+    /// Whether no I/O is to be carried out.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
         self.out.is_empty()
     }
 
-    /// When to look again whether memory is read no more.
+    /// When to look again whether memory is still read.
     pub(super) fn deadline(&self) -> Option<Time> {
         let unreturned = self.unreturned.iter().map(|(due, ..)| *due);
         unreturned.chain(self.look_again).min()
     }
 
-    /// Where a block is counted, and where it is on its way to.
+    /// The tier where the controller counts a block, and the one to which it is on its way.
     pub(super) fn tiers_of(&self, at: BlockAt, place: &Residency) -> (TierIx, TierIx) {
         let read = |l: &FreedAfterRead| l.at == at && l.room == MemoryRoom::Frame;
         if self.leaving.iter().any(read) && !Bug::TierForgottenAtRejoin.active() {
@@ -218,7 +218,7 @@ impl Tiers {
         place.tiers()
     }
 
-    /// A block has this memory no more.
+    /// Memory of a block is free.
     pub(super) fn give_room(&mut self, room: MemoryRoom) {
         match room {
             MemoryRoom::Frame => self.frames -= 1,
@@ -227,12 +227,12 @@ impl Tiers {
         }
     }
 
-    /// Memory that is on its way out of a block.
+    /// The memory of a demoted block that may still be read.
     pub(super) fn take_leaving(&mut self, at: BlockAt) -> Vec<FreedAfterRead> {
         self.leaving.extract_if(.., |leaving| leaving.at == at).collect()
     }
 
-    /// It is so still, and is told when it is out.
+    /// Returns such memory: its end is still to be reported.
     pub(super) fn put_leaving(&mut self, leaving: Vec<FreedAfterRead>) {
         self.leaving.extend(leaving);
     }
@@ -248,7 +248,7 @@ impl Tiers {
         self.leave(tier, slot, block_size);
     }
 
-    /// Asks stores again that were away when they were to give a place back.
+    /// Repeats requests to free places of stores that could not be reached.
     fn discard_again(&mut self, now: Time, block_size: usize) {
         let due = self.unreturned.extract_if(.., |(due, ..)| *due <= now).collect::<Vec<_>>();
         for (_, tier, slot) in due {
@@ -258,18 +258,17 @@ impl Tiers {
 }
 
 impl Shard {
-    /// What is to be carried out on the disks. Each is answered by `io_done`, in any order.
+    /// I/O to be carried out on the disks. `io_done` gets the outcome of each, in any order.
     pub fn take_io(&mut self) -> Vec<Io> {
         std::mem::take(&mut self.tiers.out)
     }
 
-    /// What went down and came up.
+    /// The traffic between tiers since the start.
     pub fn tier_counts(&self) -> TierCounts {
         self.tiers.counts
     }
 
-    /// Whether nothing is on its way to or from a disk, and no place is in use that no block has. For
-    /// tests.
+    /// Whether no block is on its way to or from a disk, and every used place belongs to a block. For tests.
     pub fn tiers_are_quiet(&self) -> bool {
         let used = |disk: &DiskShare| disk.spots.len() - disk.free.len();
         let places = self.blocks.in_use().map(|slot| &slot.place);
@@ -290,12 +289,12 @@ impl Shard {
             && tiers.disks.iter().map(used).sum::<usize>() == owned
     }
 
-    /// Blocks in memory, and in the warm pool: never more than there are. For tests.
+    /// Frames in use, and places of the write cache in use. For tests.
     pub fn in_memory(&self) -> (u32, u32) {
         (self.tiers.frames, self.tiers.warm.taken)
     }
 
-    /// Whether a block has memory that the controller has given it. For tests.
+    /// Whether a block has a frame. For tests.
     pub fn has_frame_for(&mut self, at: BlockAt) -> bool {
         self.blocks.at(at).is_some_and(|slot| slot.place.room() == MemoryRoom::Frame)
     }
@@ -344,7 +343,7 @@ impl TierWork<'_> {
         LowerReads { config, blocks, tiers, out }
     }
 
-    /// Whether somebody else could have another frame.
+    /// Whether a frame is free.
     pub(super) fn has_frame(&self) -> bool {
         self.tiers.frames < self.config.frames
     }
@@ -401,7 +400,7 @@ impl TierWork<'_> {
         Ok(backing)
     }
 
-    /// What a block has in memory is not served any more: all of it is on the disk.
+    /// All bytes of a block are in its lower tier: its memory is not served any more.
     pub(super) fn leave_memory(&mut self, index: usize) {
         let BlockResidency { owner, backing, place, .. } = self.blocks.bytes_of(index);
         let (at, structure) = (owner.at, owner.structure);
@@ -416,7 +415,7 @@ impl TierWork<'_> {
         }
         let read_since = None;
         self.tiers.leaving.push(FreedAfterRead { at, structure, memory, room, tier, read_since });
-        // It is looked at in a moment who reads it.
+        // The next tick checks whether it is still read.
         self.tiers.look_again = Some(Time::ZERO);
     }
 
@@ -445,7 +444,7 @@ impl TierWork<'_> {
         freed
     }
 
-    /// Memory of blocks that went down is free when nobody reads it any more, and not before (INV-41).
+    /// Frees the memory of demoted blocks that is not read any more (INV-41).
     pub(super) fn let_go(&mut self, now: Time) {
         for FreedAfterRead { at, structure, room, tier, .. } in self.take_freed(now) {
             self.tiers.give_room(room);
@@ -480,8 +479,7 @@ impl TierWork<'_> {
         }
     }
 
-    /// A block has this place no more: its memory is free, and its place on a disk when nobody reads it
-    /// any more.
+    /// A block ends: its memory is free, and its place on a disk when no flush reads it any more.
     pub(super) fn leave_place(&mut self, place: &mut Residency) {
         let (room, extra, copy) = place.end();
         self.tiers.give_room(room);
@@ -493,7 +491,7 @@ impl TierWork<'_> {
         }
     }
 
-    /// A block was freed, with what it has of a disk.
+    /// A block is freed, with its places on disks and its waiting reads.
     pub(super) fn leave_tiers(&mut self, slot: &mut BlockSlot) {
         let at = slot.owner.at;
         self.leave_place(&mut slot.place);
@@ -505,7 +503,7 @@ impl TierWork<'_> {
         let mut gone: Vec<_> = readings.map(|(n, reading)| (n, reading.ticket)).collect();
         let fetching = self.tiers.fetching.extract_if(.., |_, fetching| fetching.at == at);
         gone.extend(fetching.map(|(n, fetching)| (n, fetching.ticket)));
-        // In the order in which they came (INV-35).
+        // In the order in which they began (INV-35).
         gone.sort_unstable();
         self.out.completed.extend(gone.into_iter().map(|(_, ticket)| (ticket, wrong_epoch(at))));
     }
@@ -514,11 +512,11 @@ impl TierWork<'_> {
     fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
         let Some((tier, spot, doing)) = self.tiers.doing.remove(&id.0) else { return };
         if let Doing::Discard = doing {
-            // Whether its room went back or not, nobody reads what an earlier owner left: sums.
+            // Even if its room was not returned, no later owner reads its bytes: the checksums differ.
             let state = &mut self.tiers.disk(tier).spots[spot as usize];
             state.busy -= 1;
             if let IoDone::Away(_) = done {
-                // Nothing is left in a store that nobody has: nobody has the place until then.
+                // A store keeps no objects without an owner: the place stays unused until it can be freed.
                 return self.tiers.unreturned.push((now + DISCARD_AGAIN, tier, spot));
             }
             state.left = false;
@@ -542,9 +540,9 @@ impl TierWork<'_> {
     }
 }
 
-/// Whose memory a block's is: that of the same job under the same controller.
+/// The tenant of a block's memory: the job, under its controller.
 pub(super) fn tenant_of(owner: &BlockOwner) -> Tenant {
-    // Under another controller, or after this one began anew, the same number is another job's.
+    // Under another controller, or another run of this one, the same number is another job's.
     let server = owner.at.block.server();
     Tenant((server.0 as u128) << 64 | owner.job.0 as u128)
 }

@@ -20,10 +20,10 @@ use honeycomb_types::{BlockAt, Bug, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What a writer waits whose block is being brought up, in microseconds, and so much more for each that
+/// The delay of a writer whose block is being read back, in microseconds, and the same for each block that
 /// waits before it.
 const RETRY_WARM_US: u64 = 500;
-/// And never longer than this.
+/// The longest such delay.
 const RETRY_WARM_MAX_US: u64 = 10_000;
 /// The least time for which a block that was brought up waits for its writers; also the pause of a block that
 /// could not be written to the disk.
@@ -88,20 +88,20 @@ impl Stay {
     }
 }
 
-/// What a shard knows of its warm pool.
+/// The write cache of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Warm {
-    /// Blocks that have room in it.
+    /// Places in use.
     pub taken: u32,
-    /// Places of those that came; some have left again.
+    /// Indices of the blocks that got a place; some have left again.
     came: Vec<u32>,
-    /// Blocks whose writers wait for room, first come.
+    /// Blocks whose writers wait for a place, in the order of their requests.
     pub wanted: VecDeque<BlockAt>,
 }
 
 impl TierWork<'_> {
-    /// A change of a block is about to be run that may write to it: what to answer when it has no memory
-    /// for that. It is brought up then, and the writer comes again.
+    /// Whether a change of a block that may write to it can run. If the block has no memory for that, it is
+    /// read back, and the answer makes the writer try again.
     pub(super) fn warm_up(&mut self, now: Time, index: usize) -> Result<(), Answer> {
         let slot = self.blocks.found_mut(index);
         let rests = slot.rests();
@@ -143,7 +143,7 @@ impl TierWork<'_> {
         Err(busy(delay.min(RETRY_WARM_MAX_US)))
     }
 
-    /// A block is to be brought up, as soon as there is room; how many were before it.
+    /// Requests a place of the write cache for a block. Returns the number of blocks that wait before it.
     fn wants_warmth(&mut self, now: Time, index: usize) -> usize {
         let at = self.blocks.found(index).owner.at;
         let wanted = &mut self.tiers.warm.wanted;
@@ -155,25 +155,25 @@ impl TierWork<'_> {
         before
     }
 
-    /// A block is to leave the server, and what leaves is in memory: all of it is brought up, whatever
-    /// of it was.
+    /// A block must leave its server, which needs all of it in memory: the whole block is read back,
+    /// whichever part was in memory.
     pub(super) fn come_up_to_leave(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found(index);
         let place = &slot.place;
         let under_way = place.export().is_some() || place.is_being_read();
         if under_way || slot.rests() == Rest::Busy {
-            return; // It is looked at again in a moment.
+            return; // It is tried again soon.
         }
         match place.room() {
             MemoryRoom::None => drop(self.wants_warmth(now, index)),
-            // Its end is: it comes up with the rest.
+            // Its end is in memory: it is read back with the rest.
             MemoryRoom::Warm if slot.backing.floor() > 0 => drop(self.write_back(index)),
             MemoryRoom::Warm | MemoryRoom::Frame => {}
         }
     }
 
-    /// Gives room in the warm pool to those who wait for it; when there is none, what was not written
-    /// for longest goes down.
+    /// Gives places of the write cache to the blocks that wait for one. If there is none, the block whose
+    /// last write is the oldest is written back.
     pub(super) fn warm_next(&mut self, now: Time) {
         while let Some(at) = self.tiers.warm.wanted.front().copied() {
             if self.tiers.warm.taken >= self.config.warm {
@@ -187,8 +187,8 @@ impl TierWork<'_> {
         }
     }
 
-    /// Lets the block of the warm pool go down that may and was not written for longest, unless one is on
-    /// its way already for each that waits. When none may, it is looked again as soon as one does.
+    /// Writes back the block of the write cache that may leave and whose last write is the oldest, unless one
+    /// is leaving for each block that waits. If none may leave, the next look is when one may.
     fn make_warm_room(&mut self, now: Time) {
         let blocks = &self.blocks;
         let warm = |index: &u32| {
@@ -197,7 +197,7 @@ impl TierWork<'_> {
         };
         self.tiers.warm.came.retain(|index| warm(index).is_some());
         let here = || self.tiers.warm.came.iter().filter_map(warm);
-        // Memory that somebody still reads comes back when that reader wants: it is not counted on.
+        // Memory that is still read is free when its reader has finished: it is not counted.
         let leaving = self.tiers.leaving.iter().filter(|leaving| leaving.is_coming_back()).count();
         let going = leaving + here().filter(|slot| slot.place.is_demoting()).count();
         if going >= self.tiers.warm.wanted.len() {
@@ -222,7 +222,7 @@ impl TierWork<'_> {
         }
     }
 
-    /// It stays in the warm pool for now: it could not be written down.
+    /// A block stays in the write cache for now, because it could not be written back.
     pub(super) fn stays_warm(&mut self, now: Time, index: usize) {
         let slot = self.blocks.get_mut(index);
         if let Some(stay) = slot.and_then(|slot| slot.place.stay_mut()) {
@@ -230,8 +230,8 @@ impl TierWork<'_> {
         }
     }
 
-    /// Gives a block below memory for what is written to it. The chunk in which it ends is read, or all of
-    /// it where all of it may change, or leaves.
+    /// Gives a block in a lower tier a place of the write cache. The chunk in which it ends is read back, or
+    /// the whole block if any byte of it may change, or if it leaves.
     fn bring_up(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found_mut(index);
         let owner = slot.owner;
@@ -247,7 +247,7 @@ impl TierWork<'_> {
         }
         let overwrites = slot.kind.overwrites();
         let Ok(mut backing) = self.new_backing(&owner, overwrites) else {
-            return; // Its writer comes again.
+            return; // Its writer tries again.
         };
         backing.set_floor(floor);
         let size = self.config.block_size;
@@ -259,7 +259,7 @@ impl TierWork<'_> {
         let stay = Stay::requested(now);
         let read = slot.place.copy_mut().and_then(|disk| {
             if length <= floor {
-                disk.keep(floor); // Nothing of it is read: the rest of the copy is stale.
+                disk.keep(floor); // No byte is read back: the rest of the copy is stale.
                 return None;
             }
             let (read, sums) = if floor == 0 { disk.all() } else { disk.chunks(&(floor..length)) };
@@ -271,7 +271,7 @@ impl TierWork<'_> {
             return;
         };
         if floor == 0 {
-            // What it will have is read into: nothing of it is anywhere else in memory.
+            // The block is read into its new memory, and has no other memory meanwhile.
             let absent = Backing::absent(size, &self.config.reclaimer);
             slot.place.reads_back(Some(absent), stay);
             let at = owner.at;
@@ -291,7 +291,7 @@ impl TierWork<'_> {
         }
     }
 
-    /// Takes back what `bring_up` gave.
+    /// Reverts `bring_up`.
     fn bring_back(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found_mut(index);
         let room = slot.place.stops_reading();
@@ -299,7 +299,7 @@ impl TierWork<'_> {
         self.warm_next(now);
     }
 
-    /// A block of the warm pool that takes no more goes down.
+    /// Writes back a block of the write cache that accepts no more data.
     pub(super) fn look_at_tiers(&mut self, index: usize) {
         let Some(slot) = self.blocks.get(index) else { return };
         let place = &slot.place;
@@ -308,7 +308,7 @@ impl TierWork<'_> {
             && !place.is_demoting()
             && matches!(slot.rests(), Rest::Final(_))
         {
-            // One that has no place is asked again when something of its disk is free.
+            // Without a free place on the disk, this is tried again later.
             let _ = self.write_back(index);
         }
     }
@@ -316,7 +316,7 @@ impl TierWork<'_> {
     pub(super) fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
         let Some(index) = self.blocks.at_place(at, spot) else { return };
         if self.blocks.retained(index).is_some() {
-            return; // Nobody writes to it any more.
+            return; // It accepts no writes any more.
         }
         let slot = self.blocks.found_mut(index);
         let length = slot.place.copy().expect("the block was read from its disk").length();
@@ -326,7 +326,7 @@ impl TierWork<'_> {
                 IoDone::Failed(why) => {
                     self.out.effects.push(Effect::BlockFailed { structure, at, why });
                 }
-                IoDone::Away(_) => {} // Its writer comes again.
+                IoDone::Away(_) => {} // Its writer tries again.
                 _ => unreachable!("it was to be read"),
             }
             return self.bring_back(now, index);

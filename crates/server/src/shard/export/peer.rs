@@ -101,7 +101,7 @@ enum PeerStage {
         /// When to repeat it; `None` while its answer can still arrive.
         again: Option<Time>,
     },
-    /// The range is sent, and then the changes of what was sent. The block serves all requests.
+    /// The range is sent, and then its later changes. The block serves all requests.
     Copying,
     /// Changes of the range wait.
     Frozen { since: Time },
