@@ -18,58 +18,58 @@ use honeycomb_wire::{Field, Op, Status, checksum};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of one part, at most: it comes whole.
+/// Most bytes of one part. A part arrives whole.
 const PIECE: usize = 32 * 1024;
-/// And no less than this, where there is so much.
+/// Fewest bytes of one part, unless fewer are left.
 const PIECE_MIN: usize = 1024;
-/// The most that a block of a size can know beside its bytes: a queue's of empty items, all of them
-/// reserved, has five times its size to say.
+/// Most bytes of the state of a block of this size. A queue's block of empty items, all of them reserved, has
+/// a state of five times its size.
 fn image_most(size: usize) -> u64 {
     6 * size as u64 + 4096
 }
 
-/// Delay told while the block stands still, in microseconds.
+/// Delay of requests while the block is frozen, in microseconds.
 const RETRY_MOVE_US: u64 = 500;
 
-/// A block that moves as it lies.
+/// A block that moves whole, with its layout.
 pub(crate) trait Carry {
-    /// Where its move is.
+    /// The state of its move.
     fn cart(&self) -> &Cart;
 
-    /// The same, to go on with it.
+    /// The same, to continue the move.
     fn cart_mut(&mut self) -> &mut Cart;
 
-    /// Where the bytes at the front begin that anybody can still ask for.
+    /// Where the bytes at the front begin that can still be requested.
     fn front_start(&self, block: &Backing) -> usize;
 
-    /// Where they end for now.
+    /// Where they end now.
     fn front_end(&self) -> usize;
 
-    /// The bytes at the end of the block: they begin earlier and earlier.
+    /// The bytes at the end of the block: they grow towards the front.
     fn back(&self) -> Range<usize>;
 
-    /// Whether nothing is arriving: who came before the block stood still has his answer.
+    /// Whether no payload is arriving: every request that began before the freeze was answered.
     fn is_settled(&self) -> bool;
 
-    /// What it knows beside its bytes. Time is told as what is left of it: clocks differ.
+    /// The state of the block beside its bytes. Times are given as the time left, because clocks differ.
     fn image(&self, now: Time) -> Vec<u8>;
 
-    /// Takes over what another block knew. May come again.
+    /// Adopts the state of another block. May be repeated.
     fn restore(&mut self, now: Time, image: &[u8]) -> Result<(), Answer>;
 
-    /// It serves again, here or as the new block: who waits is looked at, and what others must hear
-    /// is said again when it is new.
+    /// The block serves again, here or as the new block: waiting requests are examined, and a new block
+    /// repeats its reports.
     fn resume(&mut self, block: &mut Backing, now: Time, new: bool);
 
-    /// It serves no more: who waits gets this answer.
+    /// The block serves no request any more: waiting requests get this answer.
     fn dismiss(&mut self, answer: &Answer);
 }
 
-/// Where the move of such a block is.
+/// The state of the move of such a block.
 #[derive(Default)]
 pub(crate) struct Cart {
     stage: Stage,
-    /// It stood still, and who waited has not been looked at since.
+    /// Whether the block was frozen, and its waiting requests were not examined since.
     woken: bool,
 }
 
@@ -82,33 +82,33 @@ enum Stage {
     Gone,
 }
 
-/// It is being sent.
+/// The progress of sending a block.
 struct Leaving {
     /// Where the bytes at the front begin.
     from: usize,
-    /// They were sent up to here.
+    /// The bytes at the front were sent up to here.
     front: usize,
-    /// Those at the end were sent from here on.
+    /// The bytes at the end were sent from here on.
     back: usize,
-    /// It stands still since.
+    /// The time of the freeze.
     held: Option<Time>,
-    /// What it knows, and how much of that was sent.
+    /// The state of the block, and the number of its bytes that were sent.
     image: Option<(Vec<u8>, usize)>,
-    /// The other block may have it.
+    /// Whether the content may belong to the other block.
     handed: bool,
 }
 
-/// It is coming.
+/// The progress of receiving a block.
 struct Coming {
     move_id: u64,
     bytes: u64,
     image: Vec<u8>,
-    /// Everything has come, and was counted.
+    /// Whether everything has arrived and was counted.
     whole: bool,
 }
 
 impl Cart {
-    /// Of a block that was opened to be filled by a move; 0 for none.
+    /// The state of a block that was opened for this move; 0 for none.
     pub fn importing(move_id: u64) -> Cart {
         let stage = match move_id {
             0 => Stage::Stays,
@@ -117,7 +117,7 @@ impl Cart {
         Cart { stage, woken: false }
     }
 
-    /// What is answered that cannot be done now.
+    /// The answer to a request that cannot run now; `None` if it can.
     #[inline]
     pub fn refuses(&self, changes: bool) -> Option<Answer> {
         match &self.stage {
@@ -131,7 +131,7 @@ impl Cart {
         }
     }
 
-    /// Whether nothing may happen to the block: nobody is served, no time runs out.
+    /// Whether nothing may happen to the block: no request is served, and no time runs out.
     #[inline]
     pub fn is_still(&self) -> bool {
         match &self.stage {
@@ -141,22 +141,22 @@ impl Cart {
         }
     }
 
-    /// Whether it takes part in no move.
+    /// Whether the block takes part in no move.
     pub fn stays(&self) -> bool {
         matches!(self.stage, Stage::Stays)
     }
 
-    /// Whether the bytes that were sent have to stay what they are.
+    /// Whether bytes that were sent must not change.
     pub fn is_leaving(&self) -> bool {
         matches!(self.stage, Stage::Leaves(_))
     }
 
-    /// Whether those who wait are to be looked at; once.
+    /// Whether waiting requests must be examined. Returns true once.
     pub fn wakes(&mut self) -> bool {
         std::mem::take(&mut self.woken)
     }
 
-    /// When the block wants to be looked at, given when it would if nothing moved.
+    /// When the block needs attention. `otherwise` is the time without a move.
     pub fn deadline(&self, otherwise: Option<Time>) -> Option<Time> {
         match (self.woken, self.is_still()) {
             (true, _) => Some(Time::ZERO),
@@ -184,7 +184,7 @@ fn gone() -> Answer {
     Answer::refuse(Status::WrongEpoch, "the content of this block has moved to another block")
 }
 
-/// Takes a part of a move, whole.
+/// Applies a part of a move, which has arrived whole.
 pub(crate) fn take_part<T: Carry>(
     block: &mut T,
     backing: &mut Backing,
@@ -253,7 +253,7 @@ fn check_sum(payload: &[u8], sum: u64) -> Result<(), Answer> {
     }
 }
 
-/// A part that cannot be what the other block has sent.
+/// The refusal of a part that the other block cannot have sent.
 pub(crate) fn broken(why: &str) -> Answer {
     Answer::refuse(Status::BadFrame, why)
 }
@@ -266,7 +266,7 @@ fn region(block: &Backing, range: Range<usize>) -> Prepared {
 }
 
 impl<T: Carry> Movable for T {
-    /// Such a block neither divides nor joins another.
+    /// Such a block requests neither a split nor a merge.
     fn wish(&mut self, _block: &Backing, _now: Time) -> Option<Wish> {
         None
     }
@@ -362,7 +362,7 @@ impl<T: Carry> Movable for T {
     }
 
     fn cancel_export(&mut self, block: &mut Backing, now: Time) {
-        // The move may have been given up before it was begun.
+        // The move may have been cancelled before it began.
         if self.cart_mut().leaving().is_some() {
             self.cart_mut().stage = Stage::Stays;
             self.resume(block, now, false);

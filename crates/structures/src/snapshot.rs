@@ -4,12 +4,12 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// Hands on the items of a block, one after the other, given the block's bytes.
+/// Passes the items of a block on, one after the other, given the block's bytes.
 type GiveItems = dyn Fn(&[u8], &mut dyn ItemSink) -> io::Result<()> + Send + Sync;
 
-/// Who takes the items of a snapshot.
+/// The receiver of the items of a snapshot.
 pub trait ItemSink {
-    /// One item in the form of a flush: these bytes, one after the other. They are not divided.
+    /// One item in the form of a flush: these runs of bytes, one after the other. An item is not divided.
     fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()>;
 }
 
@@ -18,31 +18,31 @@ enum Content {
     /// The bytes as they are.
     Plain,
     Items(Arc<GiveItems>),
-    /// Items as they were copied, and where each ends.
+    /// Copied items, and where each ends.
     Copied(Arc<Copy>),
 }
 
-/// How to make of a block's bytes its content in the form of a flush (`docs/flush.md`), which depends on
-/// no layout of blocks.
+/// How to convert a block's bytes into the form of a flush (`docs/flush.md`), which does not depend on the
+/// layout of blocks.
 ///
-/// Taking one costs the core a look at the bookkeeping, not at the bytes. Those are whoever's who took
-/// it: kept in memory by a pin, or on a disk. They are read when they are asked for, on whatever thread,
-/// as often as it takes, in the same order.
+/// To take a snapshot, the core reads the bookkeeping and not the bytes. The caller retains the bytes, by a
+/// pin in memory or on a disk. They are read when they are needed, on any thread, as often as necessary, in
+/// the same order.
 #[derive(Clone)]
 pub struct Snapshot {
-    /// Nothing of the block is needed for what was copied.
+    /// Bytes of the block that are needed, from the first; 0 if the content was copied.
     length: usize,
     content: Content,
 }
 
 impl Snapshot {
-    /// The first bytes of the block, which are one run without items: a file's.
+    /// The first bytes of the block, as one run without items: the content of a file.
     pub fn plain(length: usize) -> Snapshot {
         Snapshot { length, content: Content::Plain }
     }
 
-    /// Items, which `give` hands on. It gets the first `length` bytes of the block, and hands on the same
-    /// items in the same order each time.
+    /// Items, which `give` passes on. It gets the first `length` bytes of the block, and passes the same
+    /// items on in the same order each time.
     pub fn items(
         length: usize,
         give: impl Fn(&[u8], &mut dyn ItemSink) -> io::Result<()> + Send + Sync + 'static,
@@ -50,12 +50,12 @@ impl Snapshot {
         Snapshot { length, content: Content::Items(Arc::new(give)) }
     }
 
-    /// So many of the block's first bytes have to be kept for it.
+    /// The number of the block's first bytes that must be retained for it.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Bytes that were copied for it.
+    /// Bytes of its copy.
     pub fn beside(&self) -> usize {
         match &self.content {
             Content::Copied(copy) => copy.0.capacity() + size_of::<usize>() * copy.1.capacity(),
@@ -63,13 +63,13 @@ impl Snapshot {
         }
     }
 
-    /// Whether the bytes are to be written as they are: they can be, without a copy.
+    /// Whether the bytes are written unchanged, and need no copy.
     pub fn is_plain(&self) -> bool {
         matches!(self.content, Content::Plain)
     }
 
-    /// The same, and the block can go on: of a block that has items they are copied, and nothing of it
-    /// has to be kept any more; behind plain bytes others are written.
+    /// The same, independent of later changes of the block: items are copied, and no byte of the block must
+    /// be retained. Plain bytes are not copied, because later bytes are written after them.
     pub fn copied(self, bytes: &[u8]) -> Snapshot {
         let Content::Items(_) = &self.content else { return self };
         let mut copy = Copy(Vec::new(), Vec::new());
@@ -77,7 +77,7 @@ impl Snapshot {
         Snapshot { length: 0, content: Content::Copied(Arc::new(copy)) }
     }
 
-    /// Hands on the items; plain bytes are one. Fails only as `to` does.
+    /// Passes the items on; plain bytes are one item. Fails only if `to` fails.
     pub fn give(&self, bytes: &[u8], to: &mut dyn ItemSink) -> io::Result<()> {
         let bytes = &bytes[..self.length];
         match &self.content {
@@ -92,8 +92,8 @@ impl Snapshot {
         }
     }
 
-    /// Writes the content in one run; answers how many items it has: bytes of a file, items of a
-    /// queue, entries of a kv. Fails only as `out` does.
+    /// Writes the content in one run. Returns the number of its items: bytes of a file, items of a queue,
+    /// entries of a kv. Fails only if `out` fails.
     pub fn write(&self, bytes: &[u8], out: &mut dyn Write) -> io::Result<u64> {
         let mut counting = Counting { out, items: 0 };
         self.give(bytes, &mut counting)?;

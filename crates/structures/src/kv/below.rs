@@ -9,12 +9,12 @@ use super::table::Hit;
 use crate::{Answer, Bytes, Content, Fetched, LowerTierReads, Movable, Rest, Snapshot};
 use honeycomb_wire::{Op, key_hash};
 
-/// Bytes that one operation has brought up, about, if it could do with less.
+/// Approximate bytes that are read for one operation, if fewer would suffice.
 const WANT_MAX: usize = 512 * 1024;
-/// Keys of one request that are answered at a time.
+/// Keys of one request that are answered together.
 const WANT_KEYS: usize = 64;
 
-/// What is missing was noted: this answer is nobody's.
+/// A placeholder for an answer: the missing ranges were noted, and the operation runs again.
 pub(super) fn unanswered() -> Answer {
     Answer::ok(0)
 }
@@ -63,8 +63,8 @@ impl LowerTierReads for KvBlock {
 }
 
 impl KvBlock {
-    /// The entry of a key, when what leads to it is there, and with it the list that is its value, where it
-    /// is one. The outer `None`: it is not.
+    /// The entry of a key, and the list of extents if that is its value. The outer `None`: bytes that are
+    /// needed to find it are missing.
     #[inline]
     pub(super) fn reach(&self, bytes: &impl Bytes, hash: u64, key: &[u8]) -> Option<Option<Hit>> {
         if !self.table.can_find(bytes, hash, key) {
@@ -78,8 +78,8 @@ impl KvBlock {
         }
     }
 
-    /// How many of these keys can be answered, with their values: not all, if they are many, but the first.
-    /// `None` when something that they need was wanted.
+    /// The number of these keys that can be answered with their values: the first ones, if they are many.
+    /// `None` if bytes that they need are missing.
     pub(super) fn reach_many(&self, bytes: &impl Bytes, keys: &[&[u8]]) -> Option<usize> {
         let mut needs = Needs::up_to(bytes.most());
         let mut reached = 0;
@@ -105,7 +105,7 @@ impl KvBlock {
         (!needs.lacking).then_some(reached)
     }
 
-    /// Whether the region from which a page begins is there. If not, those that follow it are wanted with
+    /// Whether the region from which a page begins was read. If not, the following regions are requested with
     /// it, as far as the page may hold them.
     pub(super) fn reach_page(&self, bytes: &impl Bytes, first: usize, most: usize) -> bool {
         let places = self.table.order[first..].iter();
@@ -119,21 +119,21 @@ impl KvBlock {
     }
 }
 
-/// What an operation needs, as far as it goes at a time.
+/// The ranges that an operation needs next.
 pub(super) struct Needs {
-    /// Some of it is not there.
+    /// Whether any of them is missing.
     pub lacking: bool,
-    /// Bytes that it may need besides.
+    /// Bytes that may still be requested.
     left: usize,
 }
 
 impl Needs {
-    /// No more than so many bytes, and the first thing in any case.
+    /// At most this many bytes, and the first range in any case.
     pub fn up_to(most: usize) -> Needs {
         Needs { lacking: false, left: most.min(WANT_MAX) }
     }
 
-    /// It needs this too; whether it goes no further at a time.
+    /// Adds a range; returns whether no more may be added.
     pub fn and(&mut self, there: bool, bytes: usize) -> bool {
         self.lacking |= !there;
         self.left = self.left.saturating_sub(bytes);

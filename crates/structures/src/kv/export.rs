@@ -18,73 +18,73 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Delay told to who wants to change what is about to be another block's, in microseconds.
+/// Delay of a change of a range that is about to belong to another block, in microseconds.
 const RETRY_FROZEN_US: u64 = 500;
-/// Values that are told of at a time as having gone.
+/// Most deleted values that one part names.
 const DROPS_MAX: usize = 8192;
-/// A block asks for a neighbour to merge with no sooner than this after it was divided, merged or
-/// refused: what has just shrunk may grow again.
+/// The time after a split, a merge or a refusal before a block requests a merge: a block that has just shrunk
+/// may grow again.
 const MERGE_REST: Duration = Duration::from_millis(250);
-/// After many refusals in a row it waits this long.
+/// The longest such time, after many refusals in a row.
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
-/// A block that had nobody to merge with, or to divide with, looks again after this.
+/// The time after which a block without a target for its split or merge requests one again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Time after a refusal for lack of memory in which writers get its reason although no split is requested. A
 /// delayed writer returns within 100 ms, and then makes the block request a split again.
 const REASON_LASTS: Duration = Duration::from_millis(300);
-/// One that had no room to be divided, because of what is being read, asks again after this, and
-/// after twice as long each time: somebody may read slowly, and each try costs the controller a move.
+/// The time after which a block requests a split again that could not begin for lack of room, because bytes
+/// are being read. It doubles each time: a reader may be slow, and each attempt costs the controller a move.
 const BEGIN_AGAIN: Duration = Duration::from_millis(10);
 const BEGIN_AGAIN_MAX: Duration = Duration::from_secs(1);
-/// Rates are measured over at least this.
+/// The least time over which a rate is measured.
 const RATE_OVER: Duration = Duration::from_millis(5);
-/// What a move is expected to bring in a second: it decides how early a block that fills fast asks.
+/// The expected bytes of a move per second: they decide how early a block that fills fast requests a split.
 const MOVE_RATE: u64 = 300 << 20;
-/// What a move takes however small it is. Who asks earlier than there is need leaves blocks emptier.
+/// The least expected time of a move. A block that requests a split too early leaves emptier blocks.
 const MOVE_LEAST: Duration = Duration::from_millis(3);
-/// However fast it fills, a block asks no earlier than at this many hundredths of its size.
+/// However fast it fills, a block requests no split below this many hundredths of its size.
 const SPLIT_FROM: usize = 70;
-/// And one that was made of two, no earlier than when it has this part of its size more than the two
-/// had: what shrinks and grows by turns is not to be merged and divided by turns.
+/// A merged block requests no split before it has this part of its size more than after the merge: a block
+/// that shrinks and grows in turns must not be merged and split in turns.
 const HEAVIER: usize = 16;
-/// A block that found no neighbour to merge with asks again, rest or not, when it has this part of
-/// its size less.
+/// A block that found no neighbour to merge with requests again at once when it has this part of its size
+/// less.
 const LIGHTER: usize = 32;
-/// Ranges that have gone of which a block can say where; of others the controller knows.
+/// Most departed ranges whose targets a block remembers. The controller knows all.
 const DEPARTED_MAX: usize = 64;
-/// Work of one step of `sweep`: regions given back, and values.
+/// Work of one step of `sweep`: regions freed, and values.
 const SWEEP_REGIONS: usize = 1;
 const SWEEP_VALUES: usize = 32;
 
-/// How far a range has gone.
+/// The progress of a departing range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// It is copied and served.
+    /// The range is copied and served.
     Copying,
-    /// It is read and not changed.
+    /// The range is read and not changed.
     Frozen,
-    /// It is not read any more either.
+    /// The range is not read any more.
     Handed,
 }
 
-/// A range that moves away.
+/// A range that moves to another block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Export {
     start: u64,
     end: u64,
     phase: Phase,
-    /// Where the search for the next region to send goes on.
+    /// Where the search for the next region to send continues.
     cursor: u64,
 }
 
 impl Departed {
-    /// Whether it has a hash in this range.
+    /// Whether the departed range has a hash in this range.
     pub fn meets(&self, start: u64, end: u64) -> bool {
         self.start <= end && start <= self.end
     }
 }
 
-/// A range that has gone, and who serves it.
+/// A departed range, and its target.
 pub(super) struct Departed {
     start: u64,
     end: u64,
@@ -92,32 +92,32 @@ pub(super) struct Departed {
     moved: Box<[u8]>,
 }
 
-/// What another block has of the values here.
+/// The values that the other block has received.
 #[derive(Default)]
 pub(super) struct Sent {
     values: HashSet<u32>,
     /// Their bytes.
     bytes: usize,
-    /// Sent, and freed since; not told yet.
+    /// Values that were sent and freed since, and whose end was not sent yet.
     dropped: Vec<u32>,
-    /// To be sent next.
+    /// The values to send next.
     queue: VecDeque<u32>,
-    /// What is being made ready.
+    /// The part that is being prepared.
     begun: Option<Begun>,
 }
 
-/// A part that is being made ready, a piece at a time.
+/// A part that is being prepared, a piece at a time.
 struct Begun {
     what: Begin,
-    /// Bytes that were looked at, and what they sum up to.
+    /// Bytes that were read, and their checksum.
     done: usize,
     sum: Checksum,
 }
 
 enum Begin {
-    /// A region that names no values. What changes in it meanwhile is sent as a patch, like what changes
-    /// later: so it does not matter that its bytes are copied at different times. Only when it is laid
-    /// out anew its patches end, and this with them.
+    /// A region that refers to no values. Its changes meanwhile are sent as a patch, like later ones, so that
+    /// its bytes may be copied at different times. A new layout of the region ends its patches, and this
+    /// part.
     Region { start: u64, end: u64, id: u32, bytes: Arc<[u8]> },
     /// A value, which does not change.
     Value { number: u32, bytes: Pin },
@@ -128,7 +128,7 @@ impl Begun {
         Begun { what, done: 0, sum: Checksum::default() }
     }
 
-    /// Bytes that are not ready yet, and were not sent.
+    /// Bytes of the part, which was not sent yet.
     fn unsent(&self) -> usize {
         match &self.what {
             Begin::Region { bytes, .. } => bytes.len(),
@@ -138,7 +138,7 @@ impl Begun {
 }
 
 impl Sent {
-    /// A value of so many bytes is no more.
+    /// A value of this many bytes was freed.
     pub fn freed(&mut self, id: u32, len: usize) {
         if self.values.remove(&id) {
             self.bytes -= len;
@@ -148,45 +148,45 @@ impl Sent {
     }
 }
 
-/// When to ask for a move, and what keeps from it.
+/// When to request a move, and the reasons not to.
 #[derive(Default)]
 pub(super) struct Asking {
-    /// Asked, and not answered.
+    /// Whether a move was requested, and the request is not answered.
     asked: bool,
-    /// Nothing is asked before this.
+    /// No move is requested before this.
     after: Time,
     /// When the reason of the last refusal for lack of memory is forgotten, unless a request is under way.
     reason_until: Time,
-    /// How long it waits when the next move cannot begin.
+    /// The pause after the next move that cannot begin.
     begin_rest: Duration,
-    /// Merges are not asked for before this.
+    /// No merge is requested before this.
     merge_after: Time,
-    /// How long it waits after the next refusal of one.
+    /// The pause after the next refusal of a merge.
     merge_rest: Duration,
     /// Bytes taken when the last merge was refused.
     refused_with: usize,
-    /// Bytes taken when it last took over what a neighbour held.
+    /// Bytes taken after the last merge into this block.
     merged_with: Option<usize>,
-    /// It has held more than what makes a block merge: an empty block that somebody asked for in
+    /// Whether the block has ever held more than its mark for merges: an empty block that was requested in
     /// advance stays.
     was_fuller: bool,
-    /// When there was last no wish.
+    /// When the block last requested nothing.
     looked: Time,
-    /// Bytes taken when the rate was measured last.
+    /// Bytes taken at the last measurement of the rate.
     taken: usize,
     measured: Time,
-    /// Bytes a second by which it grows.
+    /// Growth in bytes per second.
     rate: u64,
-    /// When operations that were counted were last made to count less.
+    /// When the counts of operations were last reduced.
     pub cooled: Time,
-    /// No half would be lighter by much, at this weight.
+    /// The weight at which no split would divide the block into lighter parts.
     indivisible: Option<usize>,
     /// The keys that fill such a block.
     hot: Option<Arc<str>>,
 }
 
 impl Asking {
-    /// A move is over: no merge for a while, however much lighter it becomes.
+    /// A move is over: no merge for a while, however light the block becomes.
     fn rest(&mut self, now: Time) {
         (self.merge_after, self.refused_with) = (now + MERGE_REST, 0);
     }
@@ -198,17 +198,16 @@ impl Asking {
         }
         let grown = taken.saturating_sub(self.taken) as u128;
         let rate = (grown * 1_000_000_000 / over.as_nanos().max(1)) as u64;
-        // It follows a burst at once and forgets it slowly.
+        // The rate follows a burst at once and forgets it slowly.
         self.rate = rate.max(self.rate / 8 * 7);
         (self.taken, self.measured) = (taken, now);
     }
 }
 
-/// Bytes taken of a block of `size` bytes from which on it asks to be divided when it grows by `rate`
-/// bytes a second: so early that the move is done before it is full, and at its high mark at the
-/// latest.
+/// The bytes taken at which a block of `size` bytes requests a split if it grows by `rate` bytes per second:
+/// early enough that the move ends before the block is full, and at its high mark at the latest.
 pub fn splits_from(size: usize, rate: u64, marks: Marks) -> usize {
-    // A high mark below what makes for early is the prefix's own wish.
+    // The prefix may request a high mark below the earliest split.
     let latest = marks.split_at(size);
     let earliest = latest.min(size / 100 * SPLIT_FROM);
     let takes = MOVE_LEAST.as_nanos() as u64 + size as u64 / 2 * 1_000_000_000 / MOVE_RATE;
@@ -217,7 +216,7 @@ pub fn splits_from(size: usize, rate: u64, marks: Marks) -> usize {
 }
 
 impl KvBlock {
-    /// Whether a hash of this block's range can be used: `Err` says what to do instead.
+    /// Whether a hash of this block's range can be used: otherwise the answer.
     pub(super) fn admit_hash(&self, hash: u64, change: bool) -> Result<(), Answer> {
         self.need_arrived(hash, change)?;
         if hash < self.start || hash > self.end || self.empty_handed {
@@ -233,12 +232,12 @@ impl KvBlock {
     }
 
     /// Whether no range with this hash is being sent here. Until everything has arrived the other block
-    /// serves the range, so that only a caller with an old map asks here: it is sent away. From then on the
-    /// range may be this block's at any moment, and the caller waits.
+    /// serves the range, so that only a caller with an old map comes here: it is redirected. From then on the
+    /// range may belong to this block at any moment, and the caller waits.
     ///
-    /// A `change`, or a read in a request that is recorded for retries, is sent away by `Moved` alone, which
+    /// A `change`, or a read in a request that is recorded for retries, is redirected by `Moved` alone, which
     /// is recorded: a delayed copy of a request that was answered `WrongRange` could run here after the move.
-    /// It waits if this block does not remember where the range went.
+    /// It waits if this block does not remember the target of the range.
     pub(super) fn need_arrived(&self, hash: u64, change: bool) -> Result<(), Answer> {
         let import = self.import.as_ref().filter(|import| import.holds(hash));
         let Some(import) = import.filter(|_| !Bug::MoveServesEarly.active()) else { return Ok(()) };
@@ -249,13 +248,13 @@ impl KvBlock {
         Err(self.departed_to(hash).unwrap_or_else(unknown))
     }
 
-    /// The answer for a hash that this block has had, while it remembers the range.
+    /// The answer for a hash of a departed range that this block remembers.
     fn departed_to(&self, hash: u64) -> Option<Answer> {
         let gone = self.departed.iter().find(|gone| gone.start <= hash && hash <= gone.end)?;
         Some(Answer { status: Status::Moved, args: gone.moved.to_vec(), ..Answer::ok(0) })
     }
 
-    /// The last hash, from this one on, up to which all can be read now. `hash` itself can.
+    /// The last hash up to which all hashes from `hash` on can be read now.
     pub(super) fn readable_from(&self, hash: u64) -> u64 {
         match &self.export {
             Some(export) if export.phase == Phase::Handed && export.start > hash => {
@@ -265,7 +264,7 @@ impl KvBlock {
         }
     }
 
-    /// Gives back a little of what has departed, so that no operation waits for all of it.
+    /// Frees some of the departed data, so that no operation waits for all of it.
     pub(super) fn sweep_departed(&mut self, block: &mut Backing) -> bool {
         for _ in 0..SWEEP_VALUES.min(self.table.leaving_values.len()) {
             let value = self.table.leaving_values.pop().expect("counted");
@@ -315,7 +314,7 @@ impl KvBlock {
         (idle && taken <= self.marks.merge_at(self.size)).then_some(Wish::Merge)
     }
 
-    /// Whether it may find the neighbour now that it did not find when it was heavier.
+    /// Whether the block is so much lighter than at its last refused merge that it may find a neighbour now.
     fn is_lighter(&self, taken: usize) -> bool {
         taken + self.size / LIGHTER <= self.asking.refused_with
     }
@@ -341,7 +340,7 @@ impl KvBlock {
         all.find(|(start, ..)| *start >= cursor).or(first)
     }
 
-    /// What has changed in a region since it was sent.
+    /// The changes of a region since it was sent.
     fn patch(&mut self, block: &Backing, start: u64, end: u64, id: u32) -> Parcel {
         let region = &mut self.table.regions[id as usize];
         let patches =
@@ -356,7 +355,7 @@ impl KvBlock {
         Parcel::Patch { start, end, length: contents.len() as u32, runs: runs.into() }
     }
 
-    /// Ends an export without a trace.
+    /// Ends an export, and everything is as before.
     fn forget_export(&mut self, block: &mut Backing) {
         for (.., id) in self.in_range().collect::<Vec<_>>() {
             self.table.regions[id as usize].patches = None;
@@ -364,7 +363,7 @@ impl KvBlock {
         self.export = None;
         self.table.sent = None;
         self.calm = self.is_calm();
-        // Regions were kept although they had become empty.
+        // During an export, empty regions are kept.
         let empty = |table: &Table| {
             let one = table.order.iter().position(|id| table.regions[*id as usize].count == 0)?;
             (table.order.len() > 1).then(|| table.starts[one])
@@ -393,7 +392,7 @@ impl Movable for KvBlock {
             return None;
         }
         if !self.table.leaving.is_empty() || !self.table.leaving_values.is_empty() {
-            // What has gone still counts; that it does is no reason to divide the rest as well.
+            // Departed data still counts, which is no reason to split the rest as well.
             self.table.relief = Relief::Coming;
             self.asking.looked = now;
             return None;
@@ -401,7 +400,7 @@ impl Movable for KvBlock {
         self.asking.was_fuller |= taken > self.marks.merge_at(self.size);
         let split = self.wants_split(block, taken);
         if split.is_none() {
-            // It has room again, or none that giving a part away would bring.
+            // The block has room, or a split would give it none.
             self.table.relief = match (&self.asking.hot, self.asking.indivisible) {
                 (Some(keys), Some(_)) => Relief::Indivisible(keys.clone()),
                 _ => Relief::Possible,
@@ -420,7 +419,7 @@ impl Movable for KvBlock {
 
     fn can_leave(&self) -> bool {
         let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
-        // What has gone to others already is given back first: the rest of it would be in the way.
+        // Departed data is freed first, because it uses room.
         let swept = self.table.leaving.is_empty() && self.table.leaving_values.is_empty();
         !busy && !self.empty_handed && swept
     }
@@ -458,7 +457,7 @@ impl Movable for KvBlock {
         match wish {
             Wish::Split { .. } => {
                 self.asking.after = now + ASK_AGAIN;
-                // `Busy` and an absent controller are no answer: a writer waits for a better one.
+                // After `Busy`, or without a controller, writers wait for another answer.
                 let (relief, lacking) = match status {
                     Status::Busy | Status::Unavailable => (Relief::Coming, None),
                     Status::OutOfMemory => (Relief::Coming, Some(why)),
@@ -473,7 +472,7 @@ impl Movable for KvBlock {
                 self.asking.merge_rest = (2 * rest).min(MERGE_REST_MAX);
                 self.asking.refused_with = self.table.taken();
             }
-            // Nobody here wanted it.
+            // The block itself did not request it.
             Wish::Relocate => {}
         }
     }
@@ -534,7 +533,7 @@ impl Movable for KvBlock {
         }
         let region = &mut self.table.regions[id as usize];
         region.changed = false;
-        // Numbers of values are the other block's own there: what has some is sent whole.
+        // The other block has numbers of its own for values: a region that refers to values is sent whole.
         region.patches = values.is_empty().then(Box::default);
         if region.count > 0 && values.is_empty() {
             let bytes = std::iter::repeat_n(0, region.contents().len()).collect();
@@ -612,7 +611,7 @@ impl Movable for KvBlock {
     }
 
     fn cancel_export(&mut self, block: &mut Backing, now: Time) {
-        // A move that could not begin has to be asked for again as well.
+        // A move that could not begin is requested again, too.
         let mut rest = ASK_AGAIN;
         if self.export.is_some() {
             self.forget_export(block);
@@ -640,7 +639,7 @@ impl Movable for KvBlock {
         self.asking.rest(now);
         self.asking.was_fuller = true;
         if had != (self.start, self.end) {
-            // What came by the move is no growth.
+            // Content that has arrived by the move is no growth.
             let taken = self.table.taken();
             self.asking.merged_with = Some(taken);
             (self.asking.taken, self.asking.measured, self.asking.rate) = (taken, now, 0);
@@ -665,18 +664,18 @@ impl Movable for KvBlock {
 }
 
 impl KvBlock {
-    /// Another piece of a part that is being made ready.
+    /// Prepares another piece of a part.
     fn go_on(&mut self, block: &Backing, mut begun: Begun, most: usize) -> Prepared {
         let from = begun.done;
         let whole = match &mut begun.what {
             Begin::Region { id, bytes, .. } => {
                 let region = &self.table.regions[*id as usize];
                 if region.changed || region.patches.is_none() {
-                    return Prepared::Partly; // It is laid out anew, and begun anew.
+                    return Prepared::Partly; // The region has a new layout: the part begins again.
                 }
                 let to = bytes.len().min(from.saturating_add(most));
                 let piece = block.slice(region.at + from..region.at + to);
-                let copy = Arc::get_mut(bytes).expect("nobody has it yet");
+                let copy = Arc::get_mut(bytes).expect("it was not sent yet");
                 copy[from..to].copy_from_slice(piece);
                 begun.sum.add(&copy[from..to]);
                 begun.done = to;
@@ -711,12 +710,12 @@ impl KvBlock {
     }
 }
 
-/// The answer about a hash of another block.
+/// The answer for a hash of another block.
 fn elsewhere() -> Answer {
     Answer::refuse(Status::WrongRange, "the key belongs to another block")
 }
 
-/// The answer about what is about to be, or not yet, this block's.
+/// The answer for a hash that is about to belong to another block, or to this one.
 fn waits() -> Answer {
     let payload = Payload::None;
     Answer { status: Status::Busy, value: RETRY_FROZEN_US, args: Vec::new(), payload }

@@ -15,14 +15,14 @@ use honeycomb_wire::messages::{
 };
 use honeycomb_wire::{Field, Op, Reader, Status, checksum};
 
-/// A range that is moving here.
+/// A range that moves to this block.
 pub(super) struct Import {
     move_id: u64,
     start: u64,
     end: u64,
-    /// The values that have come, by the number that the other block gave them.
+    /// The values that have arrived, by their numbers in the other block.
     values: HashMap<u32, u32>,
-    /// Everything has come, and was counted.
+    /// Whether everything has arrived and was counted.
     whole: bool,
 }
 
@@ -31,7 +31,7 @@ impl Import {
         Import { move_id, start, end, values: HashMap::new(), whole: false }
     }
 
-    /// The range, when this is the move.
+    /// The range, if this is the move.
     pub fn of(&self, move_id: u64) -> Option<(u64, u64)> {
         (self.move_id == move_id).then_some((self.start, self.end))
     }
@@ -47,7 +47,7 @@ impl Import {
 }
 
 impl Table {
-    /// Takes an extent for what moves here. That it has no room is no reason to divide this block.
+    /// Takes an extent for content that moves here. A lack of room is no reason to split this block.
     fn alloc_for_part(&mut self, block: &mut Backing, length: usize) -> Result<u32, Answer> {
         let relief = std::mem::take(&mut self.relief);
         let extent = self.alloc_large(block, length, 0);
@@ -55,7 +55,7 @@ impl Table {
         extent
     }
 
-    /// Gives a region that has come more room, elsewhere.
+    /// Moves a region that has arrived to a larger place.
     fn enlarge_incoming(
         &mut self,
         block: &mut Backing,
@@ -63,7 +63,7 @@ impl Table {
         length: usize,
     ) -> Result<(), Answer> {
         let extent = self.alloc_for_part(block, length)?;
-        // Making room may have moved it.
+        // The region may have moved when room was made.
         let old = std::mem::take(&mut self.regions[id as usize]);
         let place = self.large(extent);
         block.copy_within(old.contents(), place.start);
@@ -98,7 +98,7 @@ impl KvBlock {
         Ok(())
     }
 
-    /// Judges a part of a move before its payload is there.
+    /// Checks a part of a move before its payload has arrived.
     pub(super) fn admit_part(&self, op: Op, args: &[u8]) -> Result<(), Answer> {
         let move_id = match op {
             Op::MoveRegion => {
@@ -121,7 +121,7 @@ impl KvBlock {
         if known { Ok(()) } else { Err(no_move()) }
     }
 
-    /// Takes a part of a move whose payload is whole in the request.
+    /// Applies a part of a move whose payload is whole in the request.
     pub(super) fn take_part(
         &mut self,
         block: &mut Backing,
@@ -161,8 +161,8 @@ impl KvBlock {
         Ok(())
     }
 
-    /// Takes a part of a move whose payload has arrived in an extent, which is given up on refusal;
-    /// `found` is the checksum of what is there.
+    /// Applies a part of a move whose payload has arrived in an extent, which is freed after a refusal.
+    /// `found` is the checksum of the payload.
     pub(super) fn take_extent(
         &mut self,
         block: &mut Backing,
@@ -218,9 +218,9 @@ impl KvBlock {
         Ok(Answer::ok(0))
     }
 
-    /// Puts a region into its place among those that have come, instead of what was there of its
-    /// range. A part of an older region that reaches beyond goes too: its sender divided it, and
-    /// sends the other parts as well.
+    /// Puts a region into its place among those that have arrived, and removes older regions of its range. An
+    /// older region that extends beyond the range is removed, too: its sender has divided it, and sends the
+    /// other parts as well.
     fn place_region(
         &mut self,
         block: &mut Backing,
@@ -256,7 +256,7 @@ impl KvBlock {
         Ok(Answer::ok(0))
     }
 
-    /// Makes a region that has come like what it is now at the other end.
+    /// Applies the source's changes to a region that has arrived.
     fn take_patch(
         &mut self,
         block: &mut Backing,
@@ -297,7 +297,7 @@ impl KvBlock {
         Ok(Answer::ok(0))
     }
 
-    /// Everything was sent: whether it has come.
+    /// Everything was sent: compares the totals with the content that has arrived.
     fn take_done(&mut self, part: &MoveDoneRequest) -> Result<Answer, Answer> {
         let import = self.import.as_mut().expect("admitted");
         let (mut next, mut entries, mut bytes) = (Some(import.start), 0, 0);
@@ -322,7 +322,7 @@ impl KvBlock {
         Ok(Answer::ok(entries))
     }
 
-    /// What came is this block's from now on, or is dropped.
+    /// From now on the block owns the received range, or the range is dropped.
     pub(super) fn finish_import(&mut self, block: &mut Backing, move_id: u64, commit: bool) {
         if self.import.as_ref().is_none_or(|import| import.move_id != move_id) {
             return;
@@ -334,7 +334,7 @@ impl KvBlock {
             for (_, id) in incoming.into_values() {
                 table.forget_region(block, id);
             }
-            // In an order that the keys of the table do not decide (INV-35).
+            // In an order that does not depend on the keys of the table (INV-35).
             let mut extents: Vec<u32> = import.values.into_values().collect();
             extents.sort_unstable();
             for extent in extents {
@@ -355,7 +355,7 @@ impl KvBlock {
         table.length +=
             order.iter().map(|id| table.regions[*id as usize].count as u64).sum::<u64>();
         if import.start == self.start && import.end == self.end {
-            // The block was opened for this: the region that it began with is empty.
+            // The block was opened for this move: its first region is empty.
             for id in std::mem::replace(&mut table.order, order) {
                 table.forget_region(block, id);
             }
@@ -375,8 +375,8 @@ impl KvBlock {
     }
 }
 
-/// Lets the entries of a region that came name their values by this block's numbers; the bytes of
-/// these values.
+/// Replaces the numbers of values in the entries of a received region by this block's numbers. Returns the
+/// bytes of these values.
 fn rename_values(
     table: &mut Table,
     block: &mut Backing,

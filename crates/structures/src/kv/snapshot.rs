@@ -9,7 +9,7 @@ use honeycomb_wire::key_hash;
 use std::io;
 use std::ops::{Range, RangeInclusive};
 
-/// Of the length of a value: what is written is a list of extents, which are parts of their own.
+/// A bit of the length of a value: the value is a list of extents, which are written as parts of their own.
 const OF_EXTENTS: u32 = 1 << 31;
 
 impl KvBlock {

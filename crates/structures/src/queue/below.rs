@@ -81,12 +81,12 @@ impl QueueBlock {
         let there = GetArgs::decode_peek(args).is_ok_and(|args| self.reach_run(bytes, &args));
         match there {
             true => self.peek(bytes, args).unwrap_or_else(|refusal| refusal),
-            // Its arguments are refused, or what it needs was wanted and this is nobody's.
+            // Its arguments are refused, or bytes are missing and the operation runs again.
             false => GetArgs::decode_peek(args).map_or_else(Answer::from, |_| Answer::ok(0)),
         }
     }
 
-    /// Whether the part of the directory is there that says where the next items lie.
+    /// Whether the part of the directory was read that contains the places of the next items.
     fn reach_run(&self, bytes: &Fetched, args: &GetArgs) -> bool {
         let (first, most) = match self.reserved.first_returned() {
             Some((item, _)) => (item, 1),

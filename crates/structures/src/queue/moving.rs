@@ -22,7 +22,7 @@ impl Carry for QueueBlock {
         &mut self.cart
     }
 
-    /// What was taken for good stays behind.
+    /// Items that were taken permanently are not moved.
     fn front_start(&self, block: &Backing) -> usize {
         match self.reserved.held().next().unwrap_or(self.head).min(self.head) {
             first if first < self.count => self.start_of(block, first),
@@ -127,7 +127,7 @@ impl Carry for QueueBlock {
 
     fn resume(&mut self, block: &mut Backing, now: Time, new: bool) {
         if new && !Bug::SealLeftBehind.active() {
-            // Whoever was told may not have heard it.
+            // The report may not have arrived.
             let (length, bytes) = (self.through(), self.put_bytes);
             let successor = match &self.seal {
                 None => None,
