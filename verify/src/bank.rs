@@ -29,10 +29,10 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
         Bug::CheckpointSettlesEarly => "crates/server/tests/shard/extents.rs",
         Bug::DemotionEndsEarly => "crates/server/tests/shard/to_store.rs",
         Bug::CopyEndsWithStructure => "crates/server/tests/shard/splits_below.rs",
-        Bug::TierForgottenAtRejoin => "crates/server/tests/shard/tiers/rising.rs",
+        Bug::TierForgottenAtRejoin => "crates/server/tests/shard/tiers/promotion.rs",
         Bug::LeavingBlockStays => "verify/src/simulation/seeds.rs",
         Bug::StayCountedFromRequest | Bug::ResultsStayInBlock => {
-            "crates/server/tests/shard/warm.rs"
+            "crates/server/tests/shard/write_cache.rs"
         }
         Bug::CancelNotRepeated => "crates/server/src/link/inventory.rs",
         Bug::ImportMakesReadersWait => "crates/structures/tests/structures/moves/targets.rs",

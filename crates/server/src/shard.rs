@@ -20,13 +20,13 @@ mod on_disk;
 mod outbox;
 mod owners;
 mod pending;
+mod promotion;
 mod reading;
 mod request;
 mod residency;
-mod rising;
 mod tiers;
 mod waiting;
-mod warm;
+mod write_cache;
 
 pub use events::BlockMessage;
 pub use export::{MoveKey, MoveWord, NewUse, PresentUse};
@@ -378,7 +378,7 @@ impl Shard {
                 slot.lower_tier_reads().is_none_or(|reads| reads.needs_bytes(op))
             }
         };
-        if needs { self.tier_work().warm_up(now, index) } else { Ok(()) }
+        if needs { self.tier_work().prepare_change(now, index) } else { Ok(()) }
     }
 
     /// Records the use of a block; with lower tiers, the use is also reported to the controller.

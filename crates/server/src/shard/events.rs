@@ -239,7 +239,7 @@ impl Shard {
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
         self.look_at_exports(now, index);
-        self.tier_work().look_at_tiers(index);
+        self.tier_work().write_back_final(index);
         self.arm(index);
     }
 

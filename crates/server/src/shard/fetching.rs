@@ -11,9 +11,9 @@
 //! ends.
 
 use super::BlockSlot;
+use super::promotion::heats;
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
 use super::request::{Request, generation_of};
-use super::rising::heats;
 use super::tiers::{Doing, LOOK_AGAIN, LowerReads};
 use crate::authorize::routed_here;
 use crate::spill::{IoDone, IoWhat};

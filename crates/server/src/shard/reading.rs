@@ -1,7 +1,7 @@
 //! Answers with bytes in a lower tier: the bytes are read, and then the answer is sent.
 
 use super::on_disk::OnDisk;
-use super::rising::heats;
+use super::promotion::heats;
 use super::tiers::{Doing, LowerReads};
 use super::{BlockSlot, Effect};
 use crate::refusals::{revoked, wrong_epoch};

@@ -6,7 +6,7 @@
 //! | `Demoting` | a frame | all are being written, and are read from memory |
 //! | `Lower`, `Cached::No` | none | all, if there are any; they may be being copied on to a store |
 //! | `Lower`, `Cached::Reading` | in the write cache, still empty | all; the needed ones are being read |
-//! | `Lower`, `Cached::Warm` | in the write cache | those before `Backing::floor`; the rest may be being written |
+//! | `Lower`, `Cached::Present` | in the write cache | those before `Backing::floor`; the rest may be being written |
 //! | `Promoting` | a frame, being filled | all |
 //!
 //! A new block is in memory, or in a lower tier without any bytes. This module has the transitions, and
@@ -14,8 +14,8 @@
 
 use super::export::TierExport;
 use super::on_disk::OnDisk;
-use super::rising::Heat;
-use super::warm::Stay;
+use super::promotion::Heat;
+use super::write_cache::Stay;
 use honeycomb_block::Backing;
 use honeycomb_types::{TierIx, Time};
 
@@ -25,7 +25,7 @@ pub(super) enum MemoryRoom {
     /// Assigned by the controller.
     Frame,
     /// A place of the write cache.
-    Warm,
+    Cache,
     None,
 }
 
@@ -60,7 +60,7 @@ struct LowerTier {
 enum Cached {
     No { export: Option<Box<TierExport>> },
     Reading { into: Backing, stay: Stay },
-    Warm { stay: Stay, export: Option<Box<TierExport>> },
+    Present { stay: Stay, export: Option<Box<TierExport>> },
 }
 
 const NOTHING: Cached = Cached::No { export: None };
@@ -145,7 +145,7 @@ impl Residency {
             | ResidencyState::Promoting(_) => MemoryRoom::Frame,
             ResidencyState::Lower(lower) => match lower.cached {
                 Cached::No { .. } => MemoryRoom::None,
-                Cached::Reading { .. } | Cached::Warm { .. } => MemoryRoom::Warm,
+                Cached::Reading { .. } | Cached::Present { .. } => MemoryRoom::Cache,
             },
         }
     }
@@ -162,7 +162,7 @@ impl Residency {
             ResidencyState::Memory => true,
             ResidencyState::Lower(lower) => match &lower.cached {
                 Cached::No { .. } => true,
-                Cached::Warm { export, .. } => export.is_none(),
+                Cached::Present { export, .. } => export.is_none(),
                 Cached::Reading { .. } => false,
             },
             ResidencyState::Demoting { .. } | ResidencyState::Promoting(_) => false,
@@ -192,7 +192,7 @@ impl Residency {
         match &self.state {
             ResidencyState::Demoting { export, .. } => Some(export),
             ResidencyState::Lower(LowerTier {
-                cached: Cached::No { export } | Cached::Warm { export, .. },
+                cached: Cached::No { export } | Cached::Present { export, .. },
                 ..
             }) => export.as_deref(),
             _ => None,
@@ -203,7 +203,7 @@ impl Residency {
         match &mut self.state {
             ResidencyState::Demoting { export, .. } => Some(export),
             ResidencyState::Lower(LowerTier {
-                cached: Cached::No { export } | Cached::Warm { export, .. },
+                cached: Cached::No { export } | Cached::Present { export, .. },
                 ..
             }) => export.as_deref_mut(),
             _ => None,
@@ -236,7 +236,7 @@ impl Residency {
                     lower.copy = new_copy;
                 }
                 match &mut lower.cached {
-                    Cached::No { export: present } | Cached::Warm { export: present, .. } => {
+                    Cached::No { export: present } | Cached::Present { export: present, .. } => {
                         *present = Some(export);
                     }
                     Cached::Reading { .. } => unreachable!("INV-41: memory that is not read yet"),
@@ -253,7 +253,7 @@ impl Residency {
         match std::mem::replace(&mut self.state, ResidencyState::Memory) {
             ResidencyState::Demoting { copy, .. } => Some(copy),
             ResidencyState::Lower(mut lower) => {
-                let (Cached::No { export } | Cached::Warm { export, .. }) = &mut lower.cached
+                let (Cached::No { export } | Cached::Present { export, .. }) = &mut lower.cached
                 else {
                     unreachable!("INV-41: memory that is not read yet is not exported")
                 };
@@ -286,7 +286,7 @@ impl Residency {
                 self.state = ResidencyState::Lower(lower);
             }
             ResidencyState::Lower(lower) => {
-                let warm = matches!(lower.cached, Cached::Warm { .. });
+                let warm = matches!(lower.cached, Cached::Present { .. });
                 assert!(warm, "INV-41: a block leaves memory that it does not use: {lower:?}");
                 self.state = ResidencyState::Lower(LowerTier { cached: NOTHING, ..lower });
             }
@@ -303,7 +303,7 @@ impl Residency {
         };
         *cached = match into {
             Some(into) => Cached::Reading { into, stay },
-            None => Cached::Warm { stay, export: None },
+            None => Cached::Present { stay, export: None },
         };
     }
 
@@ -313,7 +313,7 @@ impl Residency {
         match std::mem::replace(cached, NOTHING) {
             Cached::Reading { into, mut stay } => {
                 stay.arrived(now);
-                *cached = Cached::Warm { stay, export: None };
+                *cached = Cached::Present { stay, export: None };
                 Some(into)
             }
             other => {
@@ -341,21 +341,21 @@ impl Residency {
     }
 
     /// Whether the block is in the write cache, as far as it must be for a change.
-    pub fn is_warm(&self) -> bool {
-        matches!(self.cached(), Some(Cached::Warm { .. }))
+    pub fn is_cached(&self) -> bool {
+        matches!(self.cached(), Some(Cached::Present { .. }))
     }
 
     /// The stay of the block in the write cache.
     pub fn stay(&self) -> Option<&Stay> {
         match self.cached()? {
-            Cached::Reading { stay, .. } | Cached::Warm { stay, .. } => Some(stay),
+            Cached::Reading { stay, .. } | Cached::Present { stay, .. } => Some(stay),
             Cached::No { .. } => None,
         }
     }
 
     pub fn stay_mut(&mut self) -> Option<&mut Stay> {
         match self.cached_mut()? {
-            Cached::Reading { stay, .. } | Cached::Warm { stay, .. } => Some(stay),
+            Cached::Reading { stay, .. } | Cached::Present { stay, .. } => Some(stay),
             Cached::No { .. } => None,
         }
     }
@@ -395,7 +395,7 @@ impl Residency {
         match std::mem::replace(&mut self.state, ResidencyState::Memory) {
             ResidencyState::Promoting(lower)
             | ResidencyState::Lower(
-                lower @ LowerTier { cached: Cached::Warm { export: None, .. }, .. },
+                lower @ LowerTier { cached: Cached::Present { export: None, .. }, .. },
             ) => lower.copy,
             state => unreachable!("INV-42: a block that is not in memory is promoted: {state:?}"),
         }

@@ -21,7 +21,7 @@ use super::on_disk::OnDisk;
 use super::outbox::Outbox;
 use super::reading::Reading;
 use super::residency::{MemoryRoom, Residency};
-use super::warm::Warm;
+use super::write_cache::WriteCache;
 use super::{BlockOwner, BlockSlot, Effect, Shard, ShardConfig};
 use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
@@ -68,8 +68,8 @@ struct DiskShare {
 pub(super) enum Doing {
     Read { reading: u64, part: usize },
     Fetch { fetching: u64, from: usize },
-    Rise { at: BlockAt, chunk: usize },
-    Raise { at: BlockAt },
+    ReadBack { at: BlockAt, chunk: usize },
+    Promote { at: BlockAt },
     ExportRead { at: BlockAt, export: u64, from: usize },
     ExportWrite { at: BlockAt, export: u64, from: usize },
     Discard,
@@ -90,7 +90,7 @@ pub(super) struct FreedAfterRead {
 impl FreedAfterRead {
     /// Whether the write cache gets this memory at the next look.
     pub(super) fn is_coming_back(&self) -> bool {
-        self.room == MemoryRoom::Warm && !self.memory.is_held()
+        self.room == MemoryRoom::Cache && !self.memory.is_held()
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) struct Tiers {
     pub look_again: Option<Time>,
     /// Frames in use.
     pub frames: u32,
-    pub warm: Warm,
+    pub write_cache: WriteCache,
     /// Bytes that were read from lower tiers and are not sent yet.
     pub buffers: Arc<AtomicUsize>,
     pub counts: TierCounts,
@@ -222,7 +222,7 @@ impl Tiers {
     pub(super) fn give_room(&mut self, room: MemoryRoom) {
         match room {
             MemoryRoom::Frame => self.frames -= 1,
-            MemoryRoom::Warm => self.warm.taken -= 1,
+            MemoryRoom::Cache => self.write_cache.taken -= 1,
             MemoryRoom::None => {}
         }
     }
@@ -291,7 +291,7 @@ impl Shard {
 
     /// Frames in use, and places of the write cache in use. For tests.
     pub fn in_memory(&self) -> (u32, u32) {
-        (self.tiers.frames, self.tiers.warm.taken)
+        (self.tiers.frames, self.tiers.write_cache.taken)
     }
 
     /// Whether a block has a frame. For tests.
@@ -360,7 +360,7 @@ impl TierWork<'_> {
         let (from, is_final) =
             (lying.place.tier(), matches!(lying.rests, Rest::Final(_) | Rest::Pieces(_)));
         if !tier.is_below() {
-            return self.raise(index);
+            return self.promote(index);
         }
         if tier.below().is_none_or(|below| below >= self.tiers.disks.len()) {
             let text = format!("this server has no {tier}");
@@ -433,7 +433,7 @@ impl TierWork<'_> {
                 slot.lanes.expire(now);
             }
             let since = *memory.read_since.get_or_insert(now);
-            if memory.room != MemoryRoom::Warm || now < since + WARM_READ_MAX {
+            if memory.room != MemoryRoom::Cache || now < since + WARM_READ_MAX {
                 return false;
             }
             memory.read_since = Some(now);
@@ -468,7 +468,7 @@ impl TierWork<'_> {
             || !tiers.lent.is_empty()
             || !tiers.hungry.is_empty();
         self.tiers.look_again = waits.then_some(now + LOOK_AGAIN);
-        self.warm_next(now);
+        self.give_places(now);
     }
 
     /// Time has passed.
@@ -498,7 +498,7 @@ impl TierWork<'_> {
         for leaving in self.tiers.take_leaving(at) {
             self.tiers.give_room(leaving.room);
         }
-        self.tiers.warm.wanted.retain(|wanted| *wanted != at);
+        self.tiers.write_cache.wanted.retain(|wanted| *wanted != at);
         let readings = self.tiers.readings.extract_if(.., |_, reading| reading.at == at);
         let mut gone: Vec<_> = readings.map(|(n, reading)| (n, reading.ticket)).collect();
         let fetching = self.tiers.fetching.extract_if(.., |_, fetching| fetching.at == at);
@@ -525,8 +525,8 @@ impl TierWork<'_> {
         self.tiers.ended(tier, spot, self.config.block_size);
         self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_) | IoDone::Away(_)));
         match doing {
-            Doing::Rise { at, chunk } => self.risen(now, at, spot, chunk, done),
-            Doing::Raise { at } => self.raised(now, at, spot, done),
+            Doing::ReadBack { at, chunk } => self.was_read_back(now, at, spot, chunk, done),
+            Doing::Promote { at } => self.promotion_read(now, at, spot, done),
             Doing::Read { reading, part } => self.reads().part_read(reading, part, done),
             Doing::Fetch { fetching, from } => {
                 self.reads().part_fetched(now, fetching, from, done);

@@ -19,4 +19,4 @@ mod queue_below;
 mod splits_below;
 mod tiers;
 mod to_store;
-mod warm;
+mod write_cache;

@@ -2,7 +2,7 @@
 //! disk and object store answer, a file reads as it was written (INV-11, INV-41), and nothing of either stays
 //! in use (INV-44).
 
-mod rising;
+mod promotion;
 
 use crate::common::{access, owner};
 use honeycomb_block::Reclaimer;

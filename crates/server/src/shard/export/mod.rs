@@ -89,7 +89,7 @@ enum Look {
     /// A target was requested.
     Requested,
     /// The block must leave, and cannot yet: it may have to be read back into memory first.
-    ComesUp,
+    CannotLeave,
 }
 
 /// The exports of a block, and the work that remains of earlier ones.
@@ -147,7 +147,7 @@ impl Exports {
         };
         let departs = self.departure.is_some_and(|departure| departure.at <= source.now);
         let Some(wish) = own.or_else(|| self.wish_to_leave(source)) else {
-            return if departs { Look::ComesUp } else { Look::Nothing };
+            return if departs { Look::CannotLeave } else { Look::Nothing };
         };
         self.peer = Some(Box::new(PeerExport::chosen(source.now, wish)));
         self.request_target(source);
@@ -242,7 +242,7 @@ impl Shard {
             Look::Requested => {
                 self.overlaps.begun_at(&self.blocks, index, NewUse::Peer);
             }
-            Look::ComesUp => self.tier_work().come_up_to_leave(now, index),
+            Look::CannotLeave => self.tier_work().read_back_to_leave(now, index),
         }
     }
 

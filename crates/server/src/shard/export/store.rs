@@ -148,8 +148,8 @@ impl Shard {
     /// Writes a retained block's part of the write cache back, so that it does not wait there for a store.
     /// Without a place on the disk, this is repeated with the flush.
     fn write_retained_back(&mut self, index: usize) {
-        let is_warm = |retained: &mut RetainedBlock| retained.place.room() == MemoryRoom::Warm;
-        if self.blocks.retained(index).is_some_and(is_warm) {
+        let is_cached = |retained: &mut RetainedBlock| retained.place.room() == MemoryRoom::Cache;
+        if self.blocks.retained(index).is_some_and(is_cached) {
             let _ = self.tier_work().write_back(index);
         }
     }

@@ -2,11 +2,11 @@
 //!
 //! The content is copied in pieces. From memory all pieces are requested at once: their bytes are pinned, and
 //! the block is served from memory meanwhile. A change of the block cancels the export or waits for its end
-//! (`TierWork::warm_up`). From a disk, only blocks that accept no more data are copied. Each piece is read,
-//! verified by its checksums, and written unchanged, some pieces at a time and only while readers leave half
-//! of the buffers free: readers have priority. Until everything is written the block is read from the disk,
-//! and both places belong to it (INV-42, INV-44). A block that cannot be read or written now stays where it
-//! is.
+//! (`TierWork::prepare_change`). From a disk, only blocks that accept no more data are copied. Each piece is
+//! read, verified by its checksums, and written unchanged, some pieces at a time and only while readers leave
+//! half of the buffers free: readers have priority. Until everything is written the block is read from the
+//! disk, and both places belong to it (INV-42, INV-44). A block that cannot be read or written now stays
+//! where it is.
 
 use super::{NewUse, PresentUse};
 use crate::shard::Effect;
@@ -105,7 +105,7 @@ impl TierWork<'_> {
         let length = rests.length().ok_or("an operation on the block is in progress")?;
         let floor = backing.floor();
         let current = place.copy().is_some_and(|disk| disk.is_current(backing, &rests));
-        if (length <= floor || current) && place.room() == MemoryRoom::Warm {
+        if (length <= floor || current) && place.room() == MemoryRoom::Cache {
             // Nothing was written since the block was read back: its memory is freed as it is.
             if let Some(disk) = place.copy_mut() {
                 disk.stays(backing, length);
@@ -385,9 +385,9 @@ impl TierWork<'_> {
             self.tiers.leave_copy(left, self.config.block_size);
         }
         if export.failed {
-            self.stays_warm(now, index);
+            self.stays_cached(now, index);
         }
-        self.warm_next(now);
+        self.give_places(now);
     }
 
     /// The copy of the block is in a store now, and its place on the disk is free when no flush reads it.

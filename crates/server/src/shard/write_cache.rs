@@ -8,8 +8,8 @@
 //! arrive stays as long as that, up to a limit (`WARM_TURN_MAX`), so that its writers come before it leaves.
 
 use super::on_disk::PAGE;
+use super::promotion::heats;
 use super::residency::MemoryRoom;
-use super::rising::heats;
 use super::tiers::{Doing, TierWork};
 use super::{BlockSlot, Effect};
 use crate::spill::{IoDone, IoWhat};
@@ -90,7 +90,7 @@ impl Stay {
 
 /// The write cache of a shard.
 #[derive(Debug, Default)]
-pub(super) struct Warm {
+pub(super) struct WriteCache {
     /// Places in use.
     pub taken: u32,
     /// Indices of the blocks that got a place; some have left again.
@@ -102,7 +102,7 @@ pub(super) struct Warm {
 impl TierWork<'_> {
     /// Whether a change of a block that may write to it can run. If the block has no memory for that, it is
     /// read back, and the answer makes the writer try again.
-    pub(super) fn warm_up(&mut self, now: Time, index: usize) -> Result<(), Answer> {
+    pub(super) fn prepare_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
         let slot = self.blocks.found_mut(index);
         let rests = slot.rests();
         let whole = matches!(rests, Rest::Whole(_));
@@ -134,9 +134,9 @@ impl TierWork<'_> {
         if let Rest::Final(_) = slot.rests() {
             return Ok(());
         }
-        let before = self.wants_warmth(now, index);
+        let before = self.wants_place(now, index);
         let slot = self.blocks.found_mut(index);
-        if slot.place.is_warm() {
+        if slot.place.is_cached() {
             return Ok(());
         }
         let delay = RETRY_WARM_US * (1 + before as u64);
@@ -144,20 +144,20 @@ impl TierWork<'_> {
     }
 
     /// Requests a place of the write cache for a block. Returns the number of blocks that wait before it.
-    fn wants_warmth(&mut self, now: Time, index: usize) -> usize {
+    fn wants_place(&mut self, now: Time, index: usize) -> usize {
         let at = self.blocks.found(index).owner.at;
-        let wanted = &mut self.tiers.warm.wanted;
+        let wanted = &mut self.tiers.write_cache.wanted;
         let before = wanted.iter().position(|wanted| *wanted == at).unwrap_or(wanted.len());
         if before == wanted.len() {
             wanted.push_back(at);
         }
-        self.warm_next(now);
+        self.give_places(now);
         before
     }
 
     /// A block must leave its server, which needs all of it in memory: the whole block is read back,
     /// whichever part was in memory.
-    pub(super) fn come_up_to_leave(&mut self, now: Time, index: usize) {
+    pub(super) fn read_back_to_leave(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found(index);
         let place = &slot.place;
         let under_way = place.export().is_some() || place.is_being_read();
@@ -165,47 +165,47 @@ impl TierWork<'_> {
             return; // It is tried again soon.
         }
         match place.room() {
-            MemoryRoom::None => drop(self.wants_warmth(now, index)),
+            MemoryRoom::None => drop(self.wants_place(now, index)),
             // Its end is in memory: it is read back with the rest.
-            MemoryRoom::Warm if slot.backing.floor() > 0 => drop(self.write_back(index)),
-            MemoryRoom::Warm | MemoryRoom::Frame => {}
+            MemoryRoom::Cache if slot.backing.floor() > 0 => drop(self.write_back(index)),
+            MemoryRoom::Cache | MemoryRoom::Frame => {}
         }
     }
 
     /// Gives places of the write cache to the blocks that wait for one. If there is none, the block whose
     /// last write is the oldest is written back.
-    pub(super) fn warm_next(&mut self, now: Time) {
-        while let Some(at) = self.tiers.warm.wanted.front().copied() {
-            if self.tiers.warm.taken >= self.config.warm {
-                return self.make_warm_room(now);
+    pub(super) fn give_places(&mut self, now: Time) {
+        while let Some(at) = self.tiers.write_cache.wanted.front().copied() {
+            if self.tiers.write_cache.taken >= self.config.warm {
+                return self.make_room(now);
             }
-            self.tiers.warm.wanted.pop_front();
+            self.tiers.write_cache.wanted.pop_front();
             let Some(index) = self.blocks.index(at.block) else { continue };
             if self.blocks.get(index).is_some_and(|slot| slot.owner.at == at) {
-                self.bring_up(now, index);
+                self.read_back(now, index);
             }
         }
     }
 
     /// Writes back the block of the write cache that may leave and whose last write is the oldest, unless one
     /// is leaving for each block that waits. If none may leave, the next look is when one may.
-    fn make_warm_room(&mut self, now: Time) {
+    fn make_room(&mut self, now: Time) {
         let blocks = &self.blocks;
         let warm = |index: &u32| {
             let slot = blocks.get(*index as usize);
-            slot.filter(|slot| slot.place.room() == MemoryRoom::Warm)
+            slot.filter(|slot| slot.place.room() == MemoryRoom::Cache)
         };
-        self.tiers.warm.came.retain(|index| warm(index).is_some());
-        let here = || self.tiers.warm.came.iter().filter_map(warm);
+        self.tiers.write_cache.came.retain(|index| warm(index).is_some());
+        let here = || self.tiers.write_cache.came.iter().filter_map(warm);
         // Memory that is still read is free when its reader has finished: it is not counted.
         let leaving = self.tiers.leaving.iter().filter(|leaving| leaving.is_coming_back()).count();
         let going = leaving + here().filter(|slot| slot.place.is_demoting()).count();
-        if going >= self.tiers.warm.wanted.len() {
+        if going >= self.tiers.write_cache.wanted.len() {
             return;
         }
         let idle = |slot: &&BlockSlot| {
             let settled = slot.rests() != Rest::Busy;
-            let still = slot.place.is_warm() && !slot.place.is_demoting();
+            let still = slot.place.is_cached() && !slot.place.is_demoting();
             settled && still && !slot.exports.needs_memory()
         };
         let may_leave = |slot: &&BlockSlot| slot.place.stay().map_or(Time::ZERO, Stay::ends);
@@ -223,7 +223,7 @@ impl TierWork<'_> {
     }
 
     /// A block stays in the write cache for now, because it could not be written back.
-    pub(super) fn stays_warm(&mut self, now: Time, index: usize) {
+    pub(super) fn stays_cached(&mut self, now: Time, index: usize) {
         let slot = self.blocks.get_mut(index);
         if let Some(stay) = slot.and_then(|slot| slot.place.stay_mut()) {
             *stay = Stay::failed(now);
@@ -232,7 +232,7 @@ impl TierWork<'_> {
 
     /// Gives a block in a lower tier a place of the write cache. The chunk in which it ends is read back, or
     /// the whole block if any byte of it may change, or if it leaves.
-    fn bring_up(&mut self, now: Time, index: usize) {
+    fn read_back(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found_mut(index);
         let owner = slot.owner;
         let (length, floor) = match slot.rests() {
@@ -251,9 +251,9 @@ impl TierWork<'_> {
         };
         backing.set_floor(floor);
         let size = self.config.block_size;
-        self.tiers.warm.taken += 1;
-        if !self.tiers.warm.came.contains(&(index as u32)) {
-            self.tiers.warm.came.push(index as u32);
+        self.tiers.write_cache.taken += 1;
+        if !self.tiers.write_cache.came.contains(&(index as u32)) {
+            self.tiers.write_cache.came.push(index as u32);
         }
         let slot = self.blocks.found_mut(index);
         let stay = Stay::requested(now);
@@ -277,7 +277,7 @@ impl TierWork<'_> {
             let at = owner.at;
             let offset = place as u64 * size as u64;
             let what = IoWhat::Raise { at: offset, into: backing, length: read.end, sums };
-            return self.tiers.ask(tier, place, Doing::Rise { at, chunk: 0 }, what);
+            return self.tiers.ask(tier, place, Doing::ReadBack { at, chunk: 0 }, what);
         }
         slot.place.reads_back(Some(backing), stay);
         let (at, chunk) = (owner.at, floor / TIER_CHUNK);
@@ -285,25 +285,25 @@ impl TierWork<'_> {
         match Backing::counted(read.len(), &self.tiers.buffers, &self.config.reclaimer) {
             Ok(into) => {
                 let what = IoWhat::Read { at: offset, into, sums };
-                self.tiers.ask(tier, place, Doing::Rise { at, chunk }, what);
+                self.tiers.ask(tier, place, Doing::ReadBack { at, chunk }, what);
             }
-            Err(_) => self.bring_back(now, index),
+            Err(_) => self.give_place_back(now, index),
         }
     }
 
-    /// Reverts `bring_up`.
-    fn bring_back(&mut self, now: Time, index: usize) {
+    /// Reverts `read_back`.
+    fn give_place_back(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found_mut(index);
         let room = slot.place.stops_reading();
         self.tiers.give_room(room);
-        self.warm_next(now);
+        self.give_places(now);
     }
 
     /// Writes back a block of the write cache that accepts no more data.
-    pub(super) fn look_at_tiers(&mut self, index: usize) {
+    pub(super) fn write_back_final(&mut self, index: usize) {
         let Some(slot) = self.blocks.get(index) else { return };
         let place = &slot.place;
-        if place.is_warm()
+        if place.is_cached()
             && !slot.exports.is_departing()
             && !place.is_demoting()
             && matches!(slot.rests(), Rest::Final(_))
@@ -313,7 +313,14 @@ impl TierWork<'_> {
         }
     }
 
-    pub(super) fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
+    pub(super) fn was_read_back(
+        &mut self,
+        now: Time,
+        at: BlockAt,
+        spot: u32,
+        chunk: usize,
+        done: IoDone,
+    ) {
         let Some(index) = self.blocks.at_place(at, spot) else { return };
         if self.blocks.retained(index).is_some() {
             return; // It accepts no writes any more.
@@ -329,7 +336,7 @@ impl TierWork<'_> {
                 IoDone::Away(_) => {} // Its writer tries again.
                 _ => unreachable!("it was to be read"),
             }
-            return self.bring_back(now, index);
+            return self.give_place_back(now, index);
         };
         let Some(mut backing) = slot.place.was_read_back(now) else { return };
         let floor = chunk * TIER_CHUNK;
@@ -347,6 +354,6 @@ impl TierWork<'_> {
         if floor == 0 {
             heats(self.blocks, self.out, now, index, length);
         }
-        self.look_at_tiers(index);
+        self.write_back_final(index);
     }
 }

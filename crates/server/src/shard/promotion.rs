@@ -62,12 +62,12 @@ pub(super) fn heats(blocks: &mut Blocks, out: &mut Outbox, now: Time, index: usi
 
 impl TierWork<'_> {
     /// A block that is whole in the write cache gets a frame, and stays in memory.
-    fn stays_up(&mut self, index: usize) {
+    fn gets_frame(&mut self, index: usize) {
         let slot = self.blocks.found_mut(index);
         let (structure, at) = (slot.owner.structure, slot.owner.at);
         let copy = slot.place.promoted();
         self.tiers.frames += 1;
-        self.tiers.give_room(MemoryRoom::Warm);
+        self.tiers.give_room(MemoryRoom::Cache);
         if let Some(copy) = copy {
             self.tiers.leave_copy(copy, self.config.block_size);
         }
@@ -77,7 +77,7 @@ impl TierWork<'_> {
     }
 
     /// Begins to promote a block. It is read from its lower tier until all of it is in memory.
-    pub(super) fn raise(&mut self, index: usize) -> Result<(), Answer> {
+    pub(super) fn promote(&mut self, index: usize) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let has_frame = self.has_frame();
         let slot = self.blocks.get_mut(index);
@@ -89,7 +89,7 @@ impl TierWork<'_> {
             return refuse("the block is being demoted");
         }
         let whole = slot.is_whole();
-        let stays = whole && slot.place.is_warm() && slot.place.is_workable(&slot.backing);
+        let stays = whole && slot.place.is_cached() && slot.place.is_workable(&slot.backing);
         if slot.place.room() != MemoryRoom::None && !stays {
             return refuse("the end of the block is in memory and may change");
         }
@@ -97,7 +97,7 @@ impl TierWork<'_> {
             return refuse("all memory frames of its core are in use");
         }
         if stays {
-            self.stays_up(index);
+            self.gets_frame(index);
             return Ok(());
         }
         let Some(length) = slot.rests().length() else {
@@ -117,12 +117,12 @@ impl TierWork<'_> {
         self.tiers.frames += 1;
         let at = spot as u64 * self.config.block_size as u64;
         let what = IoWhat::Raise { at, into, length: read.end, sums };
-        self.tiers.ask(tier, spot, Doing::Raise { at: owner.at }, what);
+        self.tiers.ask(tier, spot, Doing::Promote { at: owner.at }, what);
         Ok(())
     }
 
     /// Handles the outcome of reading a whole block into its frame.
-    pub(super) fn raised(&mut self, now: Time, at: BlockAt, spot: u32, done: IoDone) {
+    pub(super) fn promotion_read(&mut self, now: Time, at: BlockAt, spot: u32, done: IoDone) {
         let Some(index) = self.blocks.at_place(at, spot) else { return };
         let slot = self.blocks.get_mut(index).filter(|slot| slot.place.is_promoting());
         // Otherwise the block was retained for a flush meanwhile, which reads its copy.
@@ -145,6 +145,6 @@ impl TierWork<'_> {
             }
         };
         self.out.effects.push(Effect::TierChanged { structure, at, tier });
-        self.warm_next(now);
+        self.give_places(now);
     }
 }
