@@ -101,7 +101,7 @@ impl World {
         }
         let mut held = server.held();
         if below {
-            held.retain(|at| !server.shard(*at).has_frame_for(*at));
+            held.retain(|at| !server.shard(*at).reports().has_frame_for(*at));
         }
         held.sort_unstable_by_key(|at| (at.block.0, at.epoch.0));
         let n = entropy.below((held.len() as u64).max(1)) as usize;
@@ -121,13 +121,15 @@ impl World {
         }
         if !checkpoint.thawed {
             let hold = Duration::from_millis(1);
-            let other = server.shard(at).checkpoint(now, at, (0, u64::MAX), CHECKPOINT + 1, hold);
+            let other = server
+                .shard(at)
+                .on_exports(now, |work| work.checkpoint(at, (0, u64::MAX), CHECKPOINT + 1, hold));
             // If its time was over, the other one takes its place.
             server.end_flush(now, at, CHECKPOINT + 1);
             if other.is_ok() {
                 return server.end_flush(now, at, CHECKPOINT);
             }
-            checkpoint.thawed = server.shard(at).thaw(now, at, CHECKPOINT);
+            checkpoint.thawed = server.shard(at).on_exports(now, |work| work.thaw(at, CHECKPOINT));
             let thawed = checkpoint.thawed;
             self.note(|| format!("{} is thawed: {thawed}", at.block));
             let server = &mut self.servers[checkpoint.server];
@@ -163,11 +165,13 @@ impl World {
         let server = &mut self.servers[index];
         // Extents have no checkpoint: they are retained while that of their kv exists.
         let of_extents = |owner: &BlockOwner| owner.at == at && owner.kind == Kind::Extents;
-        let is_of_extents = server.shard(at).inventory().any(of_extents);
+        let is_of_extents = server.shard(at).reports().inventory().any(of_extents);
         if is_of_extents {
             return;
         }
-        let frozen = server.shard(at).checkpoint(now, at, (0, u64::MAX), CHECKPOINT, hold);
+        let frozen = server
+            .shard(at)
+            .on_exports(now, |work| work.checkpoint(at, (0, u64::MAX), CHECKPOINT, hold));
         // While a payload is arriving, the block is frozen and cannot be thawed with its content.
         if frozen.is_err() {
             return server.end_flush(now, at, CHECKPOINT);
@@ -186,12 +190,13 @@ impl World {
 impl SimServer {
     /// The pairs of a present use and a new export of a block that have occurred since the server started.
     fn overlaps(&self) -> impl Iterator<Item = (PresentUse, NewUse)> {
-        self.shards.iter().flat_map(|shard| shard.overlaps())
+        self.shards.iter().flat_map(|shard| shard.reports().overlaps())
     }
 
     /// The content of a block's copy, unless it is refused for now.
     fn copied(&mut self, now: Time, at: BlockAt) -> Result<Option<Vec<u8>>, String> {
-        let copy = match self.shard(at).copy(at, (0, u64::MAX), FLUSH) {
+        let copy = match self.shard(at).on_exports(now, |work| work.copy(at, (0, u64::MAX), FLUSH))
+        {
             Ok((copy, _)) => copy,
             // Retained for another flush, or a request is arriving.
             Err(refused) if matches!(refused.status, Status::WrongEpoch | Status::Busy) => {
@@ -204,7 +209,7 @@ impl SimServer {
 
     /// The content of a block that was frozen, unless it is refused for now.
     fn checkpoint_content(&mut self, now: Time, at: BlockAt) -> Result<Option<Vec<u8>>, String> {
-        match self.shard(at).checkpoint_content(now, at, CHECKPOINT) {
+        match self.shard(at).on_exports(now, |work| work.checkpoint_content(at, CHECKPOINT)) {
             Ok((copy, _)) => self.content_of(now, &copy, CHECKPOINT),
             // The block was freed, or its server has lost its controller or has another number.
             Err(refused) => {
@@ -236,6 +241,7 @@ impl SimServer {
     }
 
     fn end_flush(&mut self, now: Time, at: BlockAt, flush: u64) {
-        self.shard(at).end_copies(now, at.block.server().controller(), flush);
+        self.shard(at)
+            .on_exports(now, |work| work.end_copies(at.block.server().controller(), flush));
     }
 }

@@ -4,7 +4,6 @@ use crate::net::SERVERS;
 use crate::world::World;
 use honeycomb_catalog::{Actor, Command};
 use honeycomb_env::Entropy;
-use honeycomb_server::Shard;
 
 /// One seed in this many drains servers.
 const DRAINING: u64 = 3;
@@ -52,7 +51,7 @@ impl World {
         if !sim.alive || !sim.members.iter().all(|member| member.released) {
             return;
         }
-        let held = sim.shards.iter().flat_map(Shard::inventory).count();
+        let held = sim.shards.iter().flat_map(|shard| shard.reports().inventory()).count();
         if held > 0 {
             return self
                 .broken(format!("server {server} was released with {held} blocks (INV-47)"));

@@ -8,7 +8,7 @@ use crate::server::SHARDS;
 use crate::world::{Event, World};
 use honeycomb_catalog::{Actor, CatalogError, Command, Reply};
 use honeycomb_env::Entropy;
-use honeycomb_server::{Effect, Shard};
+use honeycomb_server::Effect;
 use honeycomb_types::limits::FULL_PATIENCE;
 use honeycomb_types::{BlockAt, BlockId, Epoch, ServerId, StructureId, Time};
 
@@ -184,7 +184,7 @@ impl World {
             if !sim.alive || !sim.members.iter().all(|member| member.ready) {
                 continue;
             }
-            for held in sim.shards.iter().flat_map(Shard::holdings) {
+            for held in sim.shards.iter().flat_map(|shard| shard.reports().holdings()) {
                 let at = BlockAt { block: BlockId(held.block), epoch: Epoch(held.epoch) };
                 let catalog = &self.controllers[at.block.server().controller() as usize].catalog;
                 let chain = catalog.chain(StructureId(held.structure)).unwrap_or_default();

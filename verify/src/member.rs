@@ -6,7 +6,7 @@ use crate::net::Node;
 use crate::server::SimServer;
 use crate::world::{Event, World};
 use honeycomb_catalog::BlockUsage;
-use honeycomb_server::{BlockMessage, Effect, MoveWord, Shard};
+use honeycomb_server::{BlockMessage, Effect, MoveWord};
 use honeycomb_structures::Successor;
 use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, BlockId, Bug, JobId, PrefixId, ServerId, Time};
@@ -102,7 +102,7 @@ impl SimServer {
         let controller = u64::from(id.controller());
         self.generations.retain(|prefix, _| controller_of(*prefix) != controller);
         for shard in &mut self.shards {
-            shard.reset(id);
+            shard.owners().reset(id);
         }
         // As in `crates/server`: the travel time of the reply is the error.
         self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
@@ -130,7 +130,8 @@ impl SimServer {
         // The new report is more recent.
         member.usage.clear();
         self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
-        let mut held: Vec<HeldBlock> = self.shards.iter().flat_map(Shard::holdings).collect();
+        let mut held: Vec<HeldBlock> =
+            self.shards.iter().flat_map(|shard| shard.reports().holdings()).collect();
         held.retain(|held| BlockId(held.block).server() == id);
         held
     }
@@ -202,7 +203,7 @@ impl SimServer {
         if !matches!(word, MoveWord::Committed(_) | MoveWord::NotCommitted(..)) {
             self.member_at(at).moving.remove(&at);
         }
-        self.shard(at).move_word(now, at, word);
+        self.shard(at).on_exports(now, |work| work.move_word(at, word));
     }
 
     fn deny_growth(&mut self, now: Time, at: BlockAt) {
@@ -259,7 +260,7 @@ impl SimServer {
         let active = seen.into_iter().map(|((job, prefix), at)| (job, prefix, ago(at))).collect();
         let SimServer { shards, members, .. } = self;
         for shard in shards {
-            shard.usage(|at, bytes_used| {
+            shard.owners().usage(|at, bytes_used| {
                 let member = &mut members[at.block.server().controller() as usize];
                 member.usage.push(BlockUsage { at, bytes_used });
             });

@@ -7,8 +7,8 @@ use honeycomb_catalog::Effect as Order;
 use honeycomb_controller::message_of;
 use honeycomb_env::{MemoryVolume, Volume};
 use honeycomb_server::{
-    BlockMessage, BlockOwner, CallerAccess, Effect, Io, LineKey, Lots, Post, Shard, ShardConfig,
-    VolumeParts,
+    BlockMessage, BlockOwner, CallerAccess, Effect, Io, LineEvent, LineKey, Lots, Post, Shard,
+    ShardConfig, VolumeParts,
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Registry, Ticket};
 use honeycomb_types::{
@@ -235,13 +235,13 @@ impl SimServer {
 
     /// A reply arrived over a connection of one of its shards.
     pub fn line_answered(&mut self, now: Time, line: ShardLine, status: Status) {
-        self.shards[line.shard as usize].line_answered(now, line.key, status);
+        self.shards[line.shard as usize].line_event(now, line.key, LineEvent::Answered(status));
         self.steps(now);
     }
 
     /// A connection of one of its shards is gone.
     pub fn line_lost(&mut self, now: Time, line: ShardLine) {
-        self.shards[line.shard as usize].line_lost(now, line.key);
+        self.shards[line.shard as usize].line_event(now, line.key, LineEvent::Lost);
     }
 
     /// The controller has sent the address of another server.
@@ -252,7 +252,7 @@ impl SimServer {
         server: ServerId,
         found: Result<SocketAddr, Status>,
     ) {
-        self.shards[shard.0 as usize].server_located(now, server, found);
+        self.shards[shard.0 as usize].on_extents(now, |work| work.server_located(server, found));
     }
 
     /// INV-29: an expired or revoked grant is not served, as far as this server can know.
@@ -296,7 +296,7 @@ impl SimServer {
 
     /// Blocks in use.
     pub fn held(&self) -> Vec<BlockAt> {
-        self.shards.iter().flat_map(|s| s.inventory().map(|o| o.at)).collect()
+        self.shards.iter().flat_map(|s| s.reports().inventory().map(|o| o.at)).collect()
     }
 
     /// All bytes of a file's block, read as by a client; `None` while others have the buffers.
@@ -338,16 +338,16 @@ impl SimServer {
         }
         // For a store, some parts determine which other ones are needed.
         loop {
-            if let Some((read, answer)) = self.shards[ix as usize].completed() {
+            if let Some((read, answer)) = self.shards[ix as usize].out().completed() {
                 assert_eq!(read, ticket, "nothing else was waited for");
                 return answer;
             }
-            let wanted = self.shards[ix as usize].take_io();
+            let wanted = self.shards[ix as usize].tiers().take_io();
             assert!(!wanted.is_empty(), "the disk has answered");
             for io in wanted {
                 let (volume, base) = self.volume(io.tier, ix);
                 let (id, done) = io.carry_out(&*volume, base);
-                self.shards[ix as usize].io_done(Time::ZERO, id, done);
+                self.shards[ix as usize].tiers().io_done(Time::ZERO, id, done);
             }
         }
     }
@@ -376,7 +376,7 @@ impl SimServer {
     /// The extents of a block that belong to entries, by their ids, as a flush would write them.
     /// The block can no longer be accessed.
     pub fn adopted(&mut self, at: BlockAt) -> Result<Vec<(u64, Vec<u8>)>, String> {
-        let snapshot = self.shard(at).flush(at, (0, u64::MAX));
+        let snapshot = self.shard(at).owners().retain(at, (0, u64::MAX));
         let snapshot = snapshot.map_err(|_| format!("{at:?} is not there"))?;
         let mut out = Vec::new();
         let parts = self.parts(at.block.shard().0);
@@ -484,7 +484,9 @@ impl SimServer {
         match self.shard(header.at).apply(now, access, header, args, &payload, ticket) {
             Outcome::Done(answer) => out.push(self.reply(to, header, answer)),
             // Its connection is already gone.
-            Outcome::Parked if to == Caller::Nobody => self.shard(header.at).hang_up(ticket),
+            Outcome::Parked if to == Caller::Nobody => {
+                self.shard(header.at).requests().hang_up(ticket)
+            }
             Outcome::Parked => {
                 self.waiting.insert(ticket, (to, *header));
             }
@@ -498,10 +500,10 @@ impl SimServer {
         let Some(mut filling) = self.filling.remove(&ticket) else { return (false, Vec::new()) };
         let at = filling.header.at;
         let shard = self.shard(at);
-        if let Some(place) = shard.fill(ticket) {
+        if let Some(place) = shard.requests().fill(ticket) {
             let n = bytes.min(place.len());
             place[..n].copy_from_slice(&filling.payload[filling.written..filling.written + n]);
-            shard.filled(ticket, n);
+            shard.requests().filled(ticket, n);
             filling.written += n;
         } else {
             // The block was freed meanwhile: the rest is discarded.
@@ -512,7 +514,7 @@ impl SimServer {
             return (true, self.settle());
         }
         self.waiting.insert(ticket, (filling.to, filling.header));
-        self.shard(at).commit(now, ticket);
+        self.shard(at).on_requests(now, |work| work.commit(now, ticket));
         (false, self.settle())
     }
 
@@ -524,7 +526,7 @@ impl SimServer {
     /// The connection of an incomplete payload breaks.
     pub fn cut(&mut self, now: Time, ticket: Ticket) -> Vec<Message> {
         if let Some(filling) = self.filling.remove(&ticket) {
-            self.shard(filling.header.at).abort(now, ticket);
+            self.shard(filling.header.at).on_requests(now, |work| work.abort(now, ticket));
         }
         self.settle()
     }
@@ -539,8 +541,8 @@ impl SimServer {
                 let owner = BlockOwner::try_from(&body).map_err(|(_, text)| text)?;
                 let block = self.block;
                 let shard = self.shard(*at);
-                let known = shard.inventory().any(|owner| owner.at == *at);
-                if let Err(refusal) = shard.open(owner) {
+                let known = shard.reports().inventory().any(|owner| owner.at == *at);
+                if let Err(refusal) = shard.open(owner, None) {
                     return Err(format!("{at:?} could not be opened: {refusal:?}"));
                 }
                 // A block that is opened in a lower tier has no bytes yet. A repeated order may
@@ -553,20 +555,22 @@ impl SimServer {
                 }
             }
             Order::LowerBlock { at, tier, .. } => {
-                return Ok(self.shard(*at).lower(*at, *tier).is_ok());
+                return Ok(self.shard(*at).tiers().change_tier(*at, *tier).is_ok());
             }
             Order::FreeBlock { at, .. } => {
                 self.member(at.block.server()).growing.remove(at);
                 let shard = self.shard(*at);
-                shard.free(*at);
-                if shard.inventory().any(|owner| owner.at == *at) {
+                shard.owners().free(*at);
+                if shard.reports().inventory().any(|owner| owner.at == *at) {
                     return Err(format!("{at:?} was freed and is still held (INV-02)"));
                 }
             }
             // The writing of a flush is tested with real processes; here the access to the block is
             // tested, and that it can be read in any tier.
             Order::FlushBlock { at, start, end, .. } => {
-                let Ok(kept) = self.shard(*at).flush(*at, (*start, *end)) else { return Ok(false) };
+                let Ok(kept) = self.shard(*at).owners().retain(*at, (*start, *end)) else {
+                    return Ok(false);
+                };
                 let parts = self.parts(at.block.shard().0);
                 match kept.write(&parts, &mut std::io::sink()) {
                     Ok(_) => {}
@@ -574,17 +578,19 @@ impl SimServer {
                 }
             }
             Order::CutBlock { at, start, end, number, hold, .. } => {
-                let stands = self.shard(*at).checkpoint(now, *at, (*start, *end), *number, *hold);
+                let stands = self
+                    .shard(*at)
+                    .on_exports(now, |work| work.checkpoint(*at, (*start, *end), *number, *hold));
                 return Ok(stands.is_ok());
             }
             Order::ThawBlock { at, number, .. } => {
-                return Ok(self.shard(*at).thaw(now, *at, *number));
+                return Ok(self.shard(*at).on_exports(now, |work| work.thaw(*at, *number)));
             }
             Order::CopyBlock { at, start, end, number, cut, .. } => {
                 let shard = self.shard(*at);
                 let copied = match cut {
-                    true => shard.checkpoint_content(now, *at, *number),
-                    false => shard.copy(*at, (*start, *end), *number),
+                    true => shard.on_exports(now, |work| work.checkpoint_content(*at, *number)),
+                    false => shard.on_exports(now, |work| work.copy(*at, (*start, *end), *number)),
                 };
                 let Ok((copy, _)) = copied else { return Ok(false) };
                 let parts = self.parts(at.block.shard().0);
@@ -596,14 +602,14 @@ impl SimServer {
             Order::EndCopies { server, number } => {
                 let controller = server.controller();
                 for shard in &mut self.shards {
-                    shard.end_copies(now, controller, *number);
+                    shard.on_exports(now, |work| work.end_copies(controller, *number));
                 }
             }
             Order::CommitFlush { .. } | Order::SweepObjects { .. } => {}
             Order::SetGeneration { prefix, generation, .. } => {
                 self.generations.insert(*prefix, *generation);
                 for shard in &mut self.shards {
-                    shard.set_generation(*prefix, *generation);
+                    shard.owners().set_generation(*prefix, *generation);
                 }
             }
             Order::QueueAhead { at, items, bytes, .. } => {
@@ -611,15 +617,19 @@ impl SimServer {
                 self.shard(*at).receive(now, *at, ahead);
             }
             Order::BeginImport { at, id, start, end, .. } => {
-                let begun = self.shard(*at).begin_import(*at, id.0, *start, *end);
+                let begun = self
+                    .shard(*at)
+                    .on_imports(Time::ZERO, |work| work.begin(*at, id.0, *start, *end));
                 return Ok(begun.is_ok());
             }
             // A block that has been removed since has left.
-            Order::Evacuate { at, .. } => drop(self.shard(*at).evacuate(now, *at)),
+            Order::Evacuate { at, .. } => {
+                drop(self.shard(*at).on_exports(now, |work| work.evacuate(*at)))
+            }
             Order::Lots { .. } | Order::Release { .. } => unreachable!("its link answers it"),
             Order::EndImport { at, id, commit, .. } => {
                 // A block that has been removed since has nothing to end.
-                let _ = self.shard(*at).end_import(now, *at, id.0, *commit);
+                let _ = self.shard(*at).on_imports(now, |work| work.end(*at, id.0, *commit));
             }
         }
         Ok(true)
@@ -640,7 +650,7 @@ impl SimServer {
         let waited = !gone.is_empty();
         for (ticket, at) in gone {
             self.waiting.remove(&ticket);
-            self.shard(at).hang_up(ticket);
+            self.shard(at).requests().hang_up(ticket);
         }
         (self.settle(), waited)
     }
@@ -695,7 +705,7 @@ impl SimServer {
     /// Advances moves by one step. Called as often as other events happen, so that the content
     /// changes while it is copied.
     pub fn steps(&mut self, now: Time) {
-        for shard in self.shards.iter_mut().filter(|shard| shard.has_steps()) {
+        for shard in &mut self.shards {
             shard.step(now);
         }
     }
@@ -704,16 +714,16 @@ impl SimServer {
     pub fn settle(&mut self) -> Vec<Message> {
         let mut out = Vec::new();
         for ix in 0..self.shards.len() {
-            while let Some((ticket, answer)) = self.shards[ix].completed() {
+            while let Some((ticket, answer)) = self.shards[ix].out().completed() {
                 let filling = self.filling.remove(&ticket).map(|f| (f.to, f.header));
                 if let Some((to, header)) = self.waiting.remove(&ticket).or(filling) {
                     out.push(self.reply(to, &header, answer));
                 }
             }
-            self.wants.extend(self.shards[ix].take_effects());
-            let posts = self.shards[ix].take_posts();
+            self.wants.extend(self.shards[ix].out().take_effects());
+            let posts = self.shards[ix].out().take_posts();
             self.posts.extend(posts.into_iter().map(|post| (ix as u8, post)));
-            let io = self.shards[ix].take_io();
+            let io = self.shards[ix].tiers().take_io();
             self.io.extend(io.into_iter().map(|io| (ix as u8, io)));
         }
         out
@@ -738,7 +748,7 @@ impl SimServer {
             Payload::Block(range) if range.len() > PIN_ABOVE && to != Caller::Nobody => {
                 let pin = Arc::new(self.shard(at).pin(at, range));
                 // Blocks in the write cache are not reported.
-                if self.shard(at).has_frame_for(at) {
+                if self.shard(at).reports().has_frame_for(at) {
                     self.sent.push((at, Arc::downgrade(&pin)));
                 }
                 Sent::Pinned(pin)

@@ -192,7 +192,7 @@ impl World {
         let (id, done) = io.carry_out(&*disk, base);
         let now = self.local(Node::Server(server));
         let sim = &mut self.servers[server];
-        sim.shards[shard as usize].io_done(now, id, done);
+        sim.shards[shard as usize].tiers().io_done(now, id, done);
         let messages = sim.settle();
         self.send_all(server, messages);
         self.check_rooms(server);
@@ -202,7 +202,7 @@ impl World {
     pub fn check_rooms(&mut self, server: usize) {
         let sim = &self.servers[server];
         let frames = sim.frames;
-        let over = sim.shards.iter().map(|shard| shard.in_memory());
+        let over = sim.shards.iter().map(|shard| shard.reports().in_memory());
         if let Some((used, warm)) = over.into_iter().find(|(f, w)| *f > frames || *w > WARM) {
             let text = format!(
                 "a core of {} has {used} blocks in memory and {warm} beside them; there is room \
@@ -223,7 +223,7 @@ impl World {
     /// Whether every block is stored in the tier that its catalog believes, and none is being moved (INV-42).
     pub fn places_agree(&self) -> bool {
         let shards = self.servers.iter().flat_map(|server| &server.shards);
-        shards.flat_map(|shard| shard.holdings()).all(|held| {
+        shards.flat_map(|shard| shard.reports().holdings()).all(|held| {
             let at = BlockAt { block: BlockId(held.block), epoch: Epoch(held.epoch) };
             let catalog = &self.controllers[at.block.server().controller() as usize].catalog;
             let tier = TierIx(held.tier);
@@ -238,7 +238,7 @@ impl World {
         }
         for server in 0..SERVERS {
             let sim = &self.servers[server];
-            let quiet = (0..SHARDS as usize).all(|ix| sim.shards[ix].tiers_are_quiet());
+            let quiet = (0..SHARDS as usize).all(|ix| sim.shards[ix].reports().tiers_are_quiet());
             let taken = sim.disk.taken() + sim.store.taken();
             if !quiet || taken > 0 {
                 let text = format!(

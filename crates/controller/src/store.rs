@@ -33,7 +33,7 @@
 //! ```
 //!
 //! `Catalog::recovering` is then true until each server has rejoined (`Command::RejoinServer`, and
-//! `Command::Inventory` with the blocks of `Shard::holdings`) or is declared lost.
+//! `Command::Inventory` with the blocks of `Reports::holdings`) or is declared lost.
 
 mod census;
 mod frame;

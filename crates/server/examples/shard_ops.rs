@@ -18,7 +18,7 @@ fn main() {
     let (server, ix) = (ServerId(1), ShardIx(0));
     let mut shard = common::shard(server, common::config(1 << 20, 1));
     let at = BlockAt { block: BlockId::new(server, ix, 0), epoch: Epoch(1) };
-    shard.open(common::owner(at, Kind::Kv, true)).unwrap();
+    shard.open(common::owner(at, Kind::Kv, true), None).unwrap();
     let access = common::access(false);
     let clock = Clock::start();
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvPut) };

@@ -5,7 +5,10 @@
 
 mod journals;
 mod lending;
+mod membership;
 mod notes;
+mod origins;
+mod outgoing;
 mod subscribers;
 
 use crate::flush::Flusher;
@@ -18,21 +21,18 @@ use crate::spill::Spiller;
 use honeycomb_env::thread_cpu;
 use honeycomb_structures::{Answer, KV_PAGE_MAX, Outcome, Payload, Ticket};
 use honeycomb_transport::{
-    ByConn, ConnId, Detached, Gathering, Mailbox, Net, NotPosted, PayloadAction, ReplyPayload,
-    Service,
+    ByConn, ConnId, Detached, Gathering, Mailbox, Net, PayloadAction, ReplyPayload, Service,
 };
-use honeycomb_types::limits::{
-    ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
-};
-use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, ShardIx, Time};
+use honeycomb_types::limits::{ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL};
+use honeycomb_types::{BlockAt, JobId, PrefixId, ShardIx, Time};
 use honeycomb_wire::Field;
 use honeycomb_wire::data::{ReadArgs, ScanArgs};
-use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HelloReply, PresentGrantRequest};
+use honeycomb_wire::messages::{ActivePrefix, BlockUsage, PresentGrantRequest};
 use honeycomb_wire::queue::GetArgs;
-use honeycomb_wire::{
-    Auth, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
-};
-use std::collections::VecDeque;
+use honeycomb_wire::{Auth, Op, Plane, ReplyHeader, RequestHeader, Status};
+use membership::Membership;
+use origins::{Origins, RequestSource};
+use outgoing::Outgoing;
 use std::sync::Arc;
 use subscribers::Subscribers;
 
@@ -43,12 +43,6 @@ const PIN_ABOVE: usize = 16 * 1024;
 const ADMISSION_RETRY_US: u64 = 1000;
 /// Why admission is closed.
 const SHARE_HELD: &str = "the job already uses its share of the server's buffers; retry later";
-
-/// The origin of a request that is answered later: the place to which its answer is returned.
-enum RequestSource {
-    Here(ConnId, RequestHeader),
-    Shard(ShardIx, ConnId, RequestHeader),
-}
 
 /// A large payload that is arriving.
 enum Filling {
@@ -76,35 +70,22 @@ impl Helpers {
     }
 }
 
-struct Keys {
-    token: TokenKey,
-    grant: GrantKey,
-}
-
 /// One shard with its connections.
 pub(crate) struct ShardService {
     ix: ShardIx,
     shard: Shard,
-    server: ServerId,
-    keys: Option<Keys>,
+    membership: Membership,
     peers: ByConn<Peer>,
-    origins: hashbrown::HashMap<Ticket, RequestSource>,
+    origins: Origins,
     subscribers: Subscribers,
     /// Connections with requests that may wait at another core.
     waiting_elsewhere: hashbrown::HashSet<ConnId>,
     fillings: ByConn<Filling>,
     moves: Peers,
-    shards: Vec<Mailbox<Note>>,
-    link: Mailbox<LinkNote>,
+    outgoing: Outgoing,
     helpers: Helpers,
     /// Requests that wait for the copy of a block to be mapped.
     copying: hashbrown::HashMap<BlockAt, Vec<(ConnId, RequestHeader)>>,
-    /// Notes for the link that did not fit into its mailbox yet.
-    unsent: VecDeque<LinkNote>,
-    /// Answers for other cores that did not fit into their rings yet.
-    undelivered: VecDeque<(ShardIx, Note)>,
-    next_ticket: u64,
-    clock_offset_ms: i64,
     active: Vec<(JobId, PrefixId)>,
     activity_round: u64,
     next_activity: Time,
@@ -126,22 +107,16 @@ impl ShardService {
         ShardService {
             ix,
             shard,
-            server: ServerId(0),
-            keys: None,
+            membership: Membership::default(),
             peers: ByConn::default(),
-            origins: hashbrown::HashMap::new(),
+            origins: Origins::default(),
             subscribers: Subscribers::default(),
             waiting_elsewhere: hashbrown::HashSet::new(),
             fillings: ByConn::default(),
             moves: Peers::new(token),
-            shards,
-            link,
+            outgoing: Outgoing::new(ix, shards, link),
             helpers,
             copying: hashbrown::HashMap::new(),
-            unsent: VecDeque::new(),
-            undelivered: VecDeque::new(),
-            next_ticket: 1,
-            clock_offset_ms: 0,
             active: Vec::new(),
             activity_round: 1,
             next_activity: Time::ZERO,
@@ -153,7 +128,7 @@ impl ShardService {
     }
 
     fn hello(&mut self, net: &mut Net, now: Time, from: ConnId, request: u64, args: &[u8]) {
-        match self.greet(now, args) {
+        match self.membership.greet(now, self.ix, self.outgoing.shards(), args) {
             Ok((peer, mut reply, shard)) => {
                 reply.near = net.near().to_owned();
                 if !net.greet(from, peer.job.map(|job| job.0)) {
@@ -179,58 +154,15 @@ impl ShardService {
         }
     }
 
-    fn greet(
-        &self,
-        now: Time,
-        args: &[u8],
-    ) -> Result<(Peer, HelloReply, ShardIx), (Status, String)> {
-        let Some(keys) = &self.keys else {
-            return Err((
-                Status::Busy,
-                "the server has not joined its cluster yet; retry later".into(),
-            ));
-        };
-        let clock_ms = self.clock_ms(now);
-        let greeted = Greeted::check(args, &keys.token, clock_ms)?;
-        let shards = self.shards.len() as u8;
-        let shard = match greeted.hello.shard {
-            u8::MAX => self.ix,
-            n if n < shards => ShardIx(n),
-            n => {
-                let text =
-                    format!("this server has no shard {n}; the number of its shards is {shards}");
-                return Err((Status::InvalidArgument, text));
-            }
-        };
-        let window = match greeted.hello.window {
-            0 => RESULTS_WINDOW,
-            n => n.min(RESULTS_WINDOW_MAX),
-        };
-        let server = self.server.0;
-        let reply =
-            HelloReply { server, shard: shard.0, shards, window, ..greeted.reply(clock_ms) };
-        let peer = Peer {
-            session: greeted.session,
-            window,
-            job: greeted.scope.job,
-            task: greeted.task,
-            cluster: greeted.scope.is_whole_cluster(),
-            grants: Vec::new(),
-            listed: 0,
-        };
-        Ok((peer, reply, shard))
-    }
-
     fn present_grant(&mut self, net: &mut Net, from: ConnId, request: u64, args: &[u8]) {
         let peer = self.peers.get_mut(from).expect("a greeted connection has a peer");
-        let keys = self.keys.as_ref().expect("handshakes need the keys");
         let body = match PresentGrantRequest::decode(args) {
             Ok(body) => body,
             Err(e) => return net.refuse(from, request, Status::BadFrame, &e.to_string()),
         };
-        let grant = match keys.grant.verify(&body.grant) {
+        let grant = match self.membership.verify(&body.grant) {
             Ok(grant) => grant,
-            Err(e) => return net.refuse(from, request, Status::PermissionDenied, &e.to_string()),
+            Err(why) => return net.refuse(from, request, Status::PermissionDenied, &why),
         };
         if peer.job.is_some_and(|job| job != grant.job) {
             let text = "the grant belongs to another job than this connection's token";
@@ -282,14 +214,14 @@ impl ShardService {
     ) {
         let access = self.access(from, header);
         let owner = header.at.block.shard();
-        if owner != self.ix && (owner.0 as usize) < self.shards.len() {
+        if self.outgoing.is_elsewhere(owner) {
             if header.op == Op::Subscribe || header.op.info().auth == Auth::Peer {
                 let text = "this request needs a connection to the block's own shard";
                 return net.refuse(from, header.request, Status::NotServedHere, text);
             }
             return self.forward(net, from, *header, access, args.to_vec(), payload.to_vec());
         }
-        let ticket = self.ticket();
+        let ticket = self.origins.ticket();
         match self.shard.apply(now, &access, header, args, payload, ticket) {
             Outcome::Done(answer) if header.op == Op::Subscribe => {
                 if answer.status == Status::Ok {
@@ -306,14 +238,8 @@ impl ShardService {
                 self.settle(net, now);
                 self.answer(net, from, header, answer);
             }
-            Outcome::Parked => self.parks(ticket, RequestSource::Here(from, *header)),
+            Outcome::Parked => self.origins.park(ticket, RequestSource::Here(from, *header)),
         }
-    }
-
-    /// The answer of an operation will be sent to this caller, once.
-    fn parks(&mut self, ticket: Ticket, origin: RequestSource) {
-        let before = self.origins.insert(ticket, origin);
-        assert!(before.is_none(), "INV-16: {ticket:?} has two callers");
     }
 
     /// Gathers a large payload in a buffer: for another core's block, or for an operation whose kind needs
@@ -349,13 +275,13 @@ impl ShardService {
         payload: Vec<u8>,
     ) {
         self.forwarded += 1;
-        let target = header.at.block.shard().0 as usize;
+        let target = header.at.block.shard().0;
         let most = reply_most(&header, &args);
         if header.deadline_ms > 0 {
             self.waiting_elsewhere.insert(from);
         }
         let forwarded = Forwarded { origin: self.ix, from, header, access, args, payload };
-        if self.shards[target].post(Note::Forward(Box::new(forwarded))).is_err() {
+        if self.outgoing.post(target, Note::Forward(Box::new(forwarded))).is_err() {
             let text = "the message ring to the block's core is full; retry";
             return busy(net, from, header.request, text);
         }
@@ -367,7 +293,7 @@ impl ShardService {
         let own = header.at.block.shard();
         assert_eq!(own, self.ix, "INV-01: a request for a block of shard {own} is forwarded here");
         assert_ne!(header.op, Op::Subscribe, "INV-24: a connection of shard {origin} subscribes");
-        let ticket = self.ticket();
+        let ticket = self.origins.ticket();
         match self.shard.apply(now, &access, &header, &args, &payload, ticket) {
             Outcome::Done(answer) if header.op == Op::FileMap && answer.status == Status::Ok => {
                 let text = "a block can be mapped only over a connection to its own shard";
@@ -375,13 +301,10 @@ impl ShardService {
                 self.return_answer(origin, from, &header, refusal);
             }
             Outcome::Done(answer) => self.return_answer(origin, from, &header, answer),
-            Outcome::Parked => self.parks(ticket, RequestSource::Shard(origin, from, header)),
+            Outcome::Parked => {
+                self.origins.park(ticket, RequestSource::Shard(origin, from, header))
+            }
         }
-    }
-
-    fn ticket(&mut self) -> Ticket {
-        self.next_ticket += 1;
-        Ticket(self.next_ticket)
     }
 
     fn answer(&mut self, net: &mut Net, to: ConnId, header: &RequestHeader, answer: Answer) {
@@ -422,20 +345,7 @@ impl ShardService {
             Payload::Block(range) => OwnedPayload::Pinned(self.shard.pin(header.at, range)),
             Payload::Parts(_) => unreachable!("the shard has put it together"),
         };
-        self.undelivered.push_back((origin, Note::Returned(to, reply, answer.args, payload)));
-        self.deliver();
-    }
-
-    /// Delivers answers to the cores of the requests. A core with a full ring gets its answers at the next
-    /// tick; there are no more of them than requests in its rings.
-    fn deliver(&mut self) {
-        while let Some((origin, note)) = self.undelivered.pop_front() {
-            debug_assert_ne!(origin, self.ix, "INV-16: an answer for this core goes to its ring");
-            if let Err(NotPosted::Full(note)) = self.shards[origin.0 as usize].post(note) {
-                self.undelivered.push_front((origin, note));
-                break;
-            }
-        }
+        self.outgoing.answer(origin, Note::Returned(to, reply, answer.args, payload));
     }
 
     /// Delivers the answers that an operation released, and sends the shard's effects to the link.
@@ -448,8 +358,8 @@ impl ShardService {
 
     fn settle_all(&mut self, net: &mut Net, now: Time) {
         self.moves.settle(net, now, &mut self.shard);
-        while let Some((ticket, answer)) = self.shard.completed() {
-            match self.origins.remove(&ticket) {
+        while let Some((ticket, answer)) = self.shard.out().completed() {
+            match self.origins.take(ticket) {
                 Some(RequestSource::Here(to, header)) => {
                     let known = self.peers.get_mut(to).is_some();
                     assert!(known, "INV-16: {ticket:?} is answered to {to:?}, which is closed");
@@ -461,35 +371,25 @@ impl ShardService {
                 None => {}
             }
         }
-        for (ticket, number, notice) in self.shard.take_notices() {
+        for (ticket, number, notice) in self.shard.out().take_notices() {
             self.subscribers.notify(net, ticket, number, notice);
         }
-        for io in self.shard.take_io() {
+        for io in self.shard.tiers().take_io() {
             let (spiller, base) = &self.helpers.spillers[io.tier.below().expect("a disk")];
-            spiller.give(io, *base, self.shards[self.ix.0 as usize].clone());
+            spiller.give(io, *base, self.outgoing.own());
         }
-        for write in self.shard.take_journal_writes() {
-            self.helpers.flusher.journal(write, self.shards[self.ix.0 as usize].clone());
+        for write in self.shard.out().take_journal_writes() {
+            self.helpers.flusher.journal(write, self.outgoing.own());
         }
-        if self.shard.has_effects() {
-            let effects = self.shard.take_effects();
-            self.tell_link(LinkNote::Effects(effects));
-        }
-    }
-
-    fn tell_link(&mut self, note: LinkNote) {
-        self.unsent.push_back(note);
-        while let Some(note) = self.unsent.pop_front() {
-            if let Err(NotPosted::Full(note)) = self.link.post(note) {
-                self.unsent.push_front(note);
-                break;
-            }
+        let effects = self.shard.out().take_effects();
+        if !effects.is_empty() {
+            self.outgoing.tell_link(LinkNote::Effects(effects));
         }
     }
 
     fn report(&mut self, net: &Net, now: Time) {
         let mut usage = Vec::new();
-        self.shard.usage(|at, bytes_used| {
+        self.shard.owners().usage(|at, bytes_used| {
             usage.push(BlockUsage { block: at.block.0, epoch: at.epoch.0, bytes_used });
         });
         let active = std::mem::take(&mut self.active);
@@ -500,8 +400,8 @@ impl ShardService {
             .collect();
         self.next_activity = now + ACTIVITY_INTERVAL;
         self.next_report = now + REPORT_INTERVAL;
-        let bytes_owed = self.shard.owed();
-        self.tell_link(LinkNote::Report {
+        let bytes_owed = self.shard.lending().owed();
+        self.outgoing.tell_link(LinkNote::Report {
             shard: self.ix,
             connections: net.open_connections() as u32,
             requests: self.requests,
@@ -517,19 +417,17 @@ impl ShardService {
     fn hang_up(&mut self, conn: ConnId) {
         self.forget_waiting(|origin| matches!(origin, RequestSource::Here(to, _) if *to == conn));
         if self.waiting_elsewhere.remove(&conn) {
-            let others = (0..self.shards.len() as u8).map(ShardIx).filter(|ix| *ix != self.ix);
-            let notes = others.map(|ix| (ix, Note::HungUp(self.ix, conn)));
-            self.undelivered.extend(notes);
-            self.deliver();
+            let own = self.ix;
+            self.outgoing.tell_others(|| Note::HungUp(own, conn));
         }
         for (at, ticket) in self.subscribers.hang_up(conn) {
-            self.shard.unsubscribe(at, ticket);
+            self.shard.requests().unsubscribe(at, ticket);
         }
     }
 
-    fn forget_waiting(&mut self, mut gone: impl FnMut(&RequestSource) -> bool) {
-        for (ticket, _) in self.origins.extract_if(|_, origin| gone(origin)) {
-            self.shard.hang_up(ticket);
+    fn forget_waiting(&mut self, gone: impl FnMut(&RequestSource) -> bool) {
+        for ticket in self.origins.forget(gone) {
+            self.shard.requests().hang_up(ticket);
         }
     }
 
@@ -539,10 +437,6 @@ impl ShardService {
             self.shard.tick(now);
             self.settle(net, now);
         }
-    }
-
-    fn clock_ms(&self, now: Time) -> u64 {
-        now.as_millis().saturating_add_signed(self.clock_offset_ms)
     }
 }
 
@@ -620,7 +514,7 @@ impl Service for ShardService {
         }
         let access = self.access(from, header);
         let owner = header.at.block.shard();
-        let elsewhere = owner != self.ix && (owner.0 as usize) < self.shards.len();
+        let elsewhere = self.outgoing.is_elsewhere(owner);
         if header.op.info().auth == Auth::Peer && (elsewhere || !access.peer) {
             // A request that will be refused gets no buffer.
             self.data_request(net, now, from, header, args, &[]);
@@ -629,10 +523,10 @@ impl Service for ShardService {
         if elsewhere || !self.shard.streams(header) {
             return self.begin_gathering(net, from, header, args);
         }
-        let ticket = self.ticket();
+        let ticket = self.origins.ticket();
         let begun = match self.shard.reserve(now, &access, header, args, ticket) {
             Ok(()) => {
-                self.parks(ticket, RequestSource::Here(from, *header));
+                self.origins.park(ticket, RequestSource::Here(from, *header));
                 assert!(self.fillings.get_mut(from).is_none(), "INV-07: a second payload arrives");
                 self.fillings.insert(from, Filling::Block(ticket));
                 PayloadAction::Fill
@@ -648,7 +542,7 @@ impl Service for ShardService {
 
     fn fill(&mut self, from: ConnId) -> Option<&mut [u8]> {
         match self.fillings.get_mut(from)? {
-            Filling::Block(ticket) => self.shard.fill(*ticket),
+            Filling::Block(ticket) => self.shard.requests().fill(*ticket),
             Filling::Gather { payload, .. } => Some(payload.room()),
             Filling::Refused { .. } => None,
         }
@@ -656,7 +550,7 @@ impl Service for ShardService {
 
     fn filled(&mut self, _now: Time, from: ConnId, n: usize) {
         match self.fillings.get_mut(from).expect("filled follows fill") {
-            Filling::Block(ticket) => self.shard.filled(*ticket, n),
+            Filling::Block(ticket) => self.shard.requests().filled(*ticket, n),
             Filling::Gather { header, payload, .. } => {
                 let request = header.request;
                 if !payload.filled(n) {
@@ -669,7 +563,9 @@ impl Service for ShardService {
 
     fn end_fill(&mut self, net: &mut Net, now: Time, from: ConnId) {
         match self.fillings.remove(from) {
-            Some(Filling::Block(ticket)) => self.shard.commit(now, ticket),
+            Some(Filling::Block(ticket)) => {
+                self.shard.on_requests(now, |work| work.commit(now, ticket));
+            }
             Some(Filling::Refused { request }) => busy(net, from, request, SHARE_HELD),
             Some(Filling::Gather { header, args, payload }) => {
                 self.data_request(net, now, from, &header, &args, payload.bytes());
@@ -697,8 +593,8 @@ impl Service for ShardService {
         self.peers.remove(conn);
         self.hang_up(conn);
         if let Some(Filling::Block(ticket)) = self.fillings.remove(conn) {
-            self.origins.remove(&ticket);
-            self.shard.abort(now, ticket);
+            self.origins.take(ticket);
+            self.shard.on_requests(now, |work| work.abort(now, ticket));
             self.settle(net, now);
         }
         // Requests that waited behind it may be served.
@@ -709,10 +605,9 @@ impl Service for ShardService {
         let peer = self.peers.remove(from).expect("handed over after its handshake");
         let fills = self.fillings.get_mut(from).is_some();
         assert!(!fills, "INV-07: {from:?} moves to shard {target} while a payload arrives");
-        let waits = |of: &RequestSource| matches!(of, RequestSource::Here(to, _) if *to == from);
-        debug_assert!(!self.origins.values().any(waits), "INV-16: {from:?} moves while it waits");
+        debug_assert!(!self.origins.has(from), "INV-16: {from:?} moves while it waits");
         // If the ring is full, the connection is dropped, and the client connects again.
-        let _ = self.shards[target as usize].post(Note::Adopt(conn, peer));
+        let _ = self.outgoing.post(target, Note::Adopt(conn, peer));
     }
 
     fn on_note(&mut self, net: &mut Net, now: Time, note: Note) {
@@ -729,21 +624,18 @@ impl Service for ShardService {
         self.tick_shard(net, now);
         self.subscribers.tell_gaps(net);
         // Notes that did not fit into a full mailbox or ring are posted again soon.
-        self.deliver();
-        let behind = !self.unsent.is_empty()
-            || !self.undelivered.is_empty()
-            || self.subscribers.are_behind();
+        self.outgoing.deliver();
+        let behind = self.outgoing.is_behind() || self.subscribers.are_behind();
         let retry = behind.then_some(now + ACTIVITY_INTERVAL / 10);
         [retry, self.shard.deadline()].into_iter().flatten().chain([next]).min()
     }
 
     fn step(&mut self, net: &mut Net, now: Time) -> bool {
-        let some = self.shard.has_steps();
-        if some {
-            self.shard.step(now);
+        let continued = self.shard.step(now);
+        if continued {
             self.settle(net, now);
         }
-        some
+        continued
     }
 
     fn finished(&self) -> bool {

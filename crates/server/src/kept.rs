@@ -3,7 +3,7 @@
 //!
 //! A flush may wait for its object store for an hour. So retained content does not occupy memory while it
 //! waits: the place of the bytes is looked up when they are read, and the shard demotes them when memory is
-//! short (`Shard::lower`).
+//! short (`TierWork::change_tier`).
 
 use crate::spill::read_checked;
 use honeycomb_block::{Backing, Pin, Reclaimer};

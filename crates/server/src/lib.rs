@@ -32,7 +32,9 @@ pub use links::{Departure, ValuesLeave};
 pub use lots::Lots;
 pub use server::{DiskOptions, MemoryServer, ServerOptions};
 pub use shard::{
-    BlockMessage, BlockOwner, CallerAccess, Effect, JournalBegin, JournalWrite, LineKey, MoveKey,
-    MoveWord, NewUse, Post, PostPayload, PresentUse, Shard, ShardConfig, TierCounts,
+    BlockMessage, BlockOwner, CallerAccess, Effect, ExportWork, ExtentsWork, ImportWork,
+    JournalBegin, JournalWork, JournalWrite, Lending, LineEvent, LineKey, MoveKey, MoveWord,
+    NewUse, Outbox, Owners, Post, PostPayload, PresentUse, Reports, RequestWork, Shard,
+    ShardConfig, TierCounts, TierWork,
 };
 pub use spill::{Io, IoDone, IoId, IoWhat};

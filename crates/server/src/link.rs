@@ -85,6 +85,37 @@ enum PendingRequest {
     Told,
 }
 
+/// The departure of the server from one controller shard.
+#[derive(Default)]
+pub(crate) struct Leaving {
+    /// Whether the server requests a drain from the controller shard, as soon as that is connected.
+    pub wanted: bool,
+    /// Whether the controller shard has no block here and has released this server, over this connection.
+    pub released: bool,
+    /// Why the controller shard does not drain this server, until somebody takes it.
+    pub refusal: Option<String>,
+}
+
+/// The next attempt to join.
+struct NextAttempt {
+    at: Time,
+    /// The pause after it, which doubles with each failure.
+    pause: Duration,
+}
+
+impl Default for NextAttempt {
+    fn default() -> NextAttempt {
+        NextAttempt { at: Time::ZERO, pause: REJOIN_MIN }
+    }
+}
+
+impl NextAttempt {
+    fn postpone(&mut self, now: Time) {
+        self.at = now + self.pause;
+        self.pause = (self.pause * 2).min(REJOIN_MAX);
+    }
+}
+
 /// Usage counters of a shard.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct UsageCounters {
@@ -113,12 +144,7 @@ pub(crate) struct Link {
     server: Option<ServerId>,
     /// Whether the controller knows the server and all its blocks.
     ready: bool,
-    /// Whether the controller shard has no block here and has released this server, over this connection.
-    released: bool,
-    /// Whether the server is to leave: it then requests a drain from the controller shard.
-    leaving: bool,
-    /// Why that was refused, until `take_kept` is called.
-    kept: Option<String>,
+    leaving: Leaving,
     /// Highest term of any controller that it joined.
     term: u32,
     telling: Telling,
@@ -126,8 +152,7 @@ pub(crate) struct Link {
     /// Commands that every shard has to execute, with the number of shards that have not.
     shared: HashMap<u64, usize>,
     next_request: u64,
-    next_attempt: Time,
-    backoff: Duration,
+    next_attempt: NextAttempt,
     next_report: Time,
     /// When effects are sent again that were refused for now.
     resend_at: Option<Time>,
@@ -161,16 +186,13 @@ impl Link {
             conn: None,
             server: None,
             ready: false,
-            released: false,
-            leaving: false,
-            kept: None,
+            leaving: Leaving::default(),
             term: 0,
             telling: Telling::after(first),
             asked: HashMap::new(),
             shared: HashMap::new(),
             next_request: 0,
-            next_attempt: Time::ZERO,
-            backoff: REJOIN_MIN,
+            next_attempt: NextAttempt::default(),
             next_report: Time::ZERO,
             resend_at: None,
             counters,
@@ -190,38 +212,23 @@ impl Link {
         self.server.filter(|_| self.ready)
     }
 
-    /// Whether the controller shard has released this server.
-    pub(crate) fn is_released(&self) -> bool {
-        self.released
-    }
-
-    /// Whether the server is to leave.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving
-    }
-
-    /// Requests a drain as soon as the controller shard is connected.
-    pub(crate) fn wish_to_leave(&mut self) {
-        self.leaving = true;
+    /// The state of its departure.
+    pub(crate) fn leaving(&mut self) -> &mut Leaving {
+        &mut self.leaving
     }
 
     /// Requests a drain, now or as soon as it is connected.
     pub(crate) fn leave(&mut self, net: &mut Net) {
-        self.wish_to_leave();
+        self.leaving.wanted = true;
         if self.ready {
             self.ask(net, Op::LeaveServer, &LeaveServerRequest {}, PendingRequest::Leave);
         }
     }
 
-    /// Why the controller shard does not drain this server; returned once.
-    pub(crate) fn take_kept(&mut self) -> Option<String> {
-        self.kept.take()
-    }
-
     fn now_ready(&mut self, net: &mut Net) {
         assert!(self.conn.is_some(), "INV-20: a link is ready, and has no connection");
         self.ready = true;
-        if self.leaving {
+        if self.leaving.wanted {
             self.leave(net);
         }
     }
@@ -245,15 +252,10 @@ impl Link {
         net.request(conn, header, &body.encode(), ReplyPayload::Copy(&[]));
     }
 
-    fn wait_longer(&mut self, now: Time) {
-        self.next_attempt = now + self.backoff;
-        self.backoff = (self.backoff * 2).min(REJOIN_MAX);
-    }
-
     fn attempt(&mut self, net: &mut Net, now: Time) {
         let open = self.asked.len() + self.shared.len();
         assert_eq!(open, 0, "INV-16: {open} requests of the last connection have no outcome");
-        self.wait_longer(now);
+        self.next_attempt.postpone(now);
         match net.connect(self.identity.controller, CONNECT) {
             Ok(conn) => {
                 self.conn = Some(conn);
@@ -343,7 +345,7 @@ impl Link {
         };
         // A reply that is no use changes nothing, and the next attempt is later than this one was.
         self.term = reply.term;
-        self.backoff = REJOIN_MIN;
+        self.next_attempt.pause = REJOIN_MIN;
         let clock_offset_ms = reply.now_ms as i64 - now.as_millis() as i64;
         if reply.known && self.server == Some(server) {
             self.telling.begin(self.shards.len());
@@ -475,7 +477,9 @@ impl Link {
             PendingRequest::Taken(at) => self.pass(at, BlockMessage::TakenReceived),
             PendingRequest::Locate(shard, server) => self.located(shard, server, header, args),
             PendingRequest::Leave if header.status == Status::Ok => {}
-            PendingRequest::Leave => self.kept = Some(String::from_utf8_lossy(args).into_owned()),
+            PendingRequest::Leave => {
+                self.leaving.refusal = Some(String::from_utf8_lossy(args).into_owned());
+            }
             // A successor that was to be returned stays granted: the tail may have requested it again since.
             PendingRequest::Repeated(effect)
                 if is_passing(header.status) && !matches!(effect, Effect::Return { .. }) =>
@@ -491,8 +495,8 @@ impl Link {
     pub(crate) fn on_close(&mut self, now: Time) {
         self.conn = None;
         self.ready = false;
-        self.released = false;
-        self.wait_longer(now);
+        self.leaving.released = false;
+        self.next_attempt.postpone(now);
         self.telling.stop();
         self.shared.clear();
         // The list of the blocks will contain newer values.
@@ -571,10 +575,10 @@ impl Link {
     /// Joins, or reports, if it is time; returns when it is next.
     pub(crate) fn on_tick(&mut self, net: &mut Net, now: Time) -> Time {
         if self.conn.is_none() {
-            if now >= self.next_attempt {
+            if now >= self.next_attempt.at {
                 self.attempt(net, now);
             }
-            return self.next_attempt;
+            return self.next_attempt.at;
         }
         if now >= self.next_report {
             self.report(net, now);

@@ -98,9 +98,7 @@ impl LinkService {
         self.added += 1;
         let (identity, first) = (self.identity.clone(), self.added << 32);
         let mut link = Link::new(controller, identity, self.clock, shards, flusher, first);
-        if self.links.first().is_some_and(Link::is_leaving) {
-            link.wish_to_leave();
-        }
+        link.leaving().wanted = self.links.first_mut().is_some_and(|first| first.leaving().wanted);
         self.links.push(link);
     }
 
@@ -131,7 +129,7 @@ impl LinkService {
     /// Ends the server when every controller shard has released it.
     fn depart(&mut self) {
         let wanted = self.links[0].controllers() as usize;
-        if self.links.len() < wanted || !self.links.iter().all(Link::is_released) {
+        if self.links.len() < wanted || !self.links.iter_mut().all(|link| link.leaving().released) {
             return;
         }
         for shard in &self.shards {
@@ -198,7 +196,7 @@ impl Service for LinkService {
         self.adjust(net);
         self.tell_joined();
         for link in &mut self.links {
-            if let Some(why) = link.take_kept() {
+            if let Some(why) = link.leaving().refusal.take() {
                 let _ = self.channels.departure.send(Departure::Refused(why));
             }
         }

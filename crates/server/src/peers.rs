@@ -3,7 +3,7 @@
 //! They use the cluster's own token. The shard's requests wait here until the handshake is done; answers are
 //! passed to it in order.
 
-use crate::shard::{LineKey, Post, PostPayload, Shard};
+use crate::shard::{LineEvent, LineKey, Post, PostPayload, Shard};
 use honeycomb_env::Entropy;
 use honeycomb_transport::{ConnId, Net, ReplyPayload};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
@@ -36,7 +36,7 @@ impl Peers {
     /// Executes the posts of the shard's peer connections until there are no more.
     pub fn settle(&mut self, net: &mut Net, now: Time, shard: &mut Shard) {
         loop {
-            let posts = shard.take_posts();
+            let posts = shard.out().take_posts();
             if posts.is_empty() {
                 return;
             }
@@ -61,7 +61,7 @@ impl Peers {
                     let before = self.lines.insert(key, line).map(|line| line.target);
                     assert!(before.is_none(), "INV-19: {key:?} is connected to {before:?} already");
                 }
-                Err(_) => shard.line_lost(now, key),
+                Err(_) => shard.line_event(now, key, LineEvent::Lost),
             },
             Post::Send { key, op, args, payload } => {
                 // If the connection is gone, the shard has been or will be notified of its loss.
@@ -116,9 +116,9 @@ impl Peers {
                 self.lines.remove(&key);
                 self.keys.remove(&from);
                 net.close(from);
-                shard.line_refused(now, key, header.status);
+                shard.line_event(now, key, LineEvent::Refused(header.status));
             }
-            None => shard.line_answered(now, key, header.status),
+            None => shard.line_event(now, key, LineEvent::Answered(header.status)),
         }
         true
     }
@@ -128,7 +128,7 @@ impl Peers {
         if let Some(key) = self.keys.remove(&conn) {
             let line = self.lines.remove(&key).map(|line| line.conn);
             assert_eq!(line, Some(conn), "INV-19: {key:?} is lost with another connection");
-            shard.line_lost(now, key);
+            shard.line_event(now, key, LineEvent::Lost);
         }
     }
 }

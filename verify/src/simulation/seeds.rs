@@ -45,10 +45,12 @@ fn a_run_draws_what_it_is_meant_to_draw() {
     // Cases in less than one seed of ten are for longer runs: `simulate --strict`.
     let rare = [
         "amnesty",
+        " beside a use (",
         "block of a file left its server",
         "block of a queue left its server",
         "block in a store",
         "block raised",
+        "broken link at a demotion",
         "commit refused",
         "crash cell",
         "crash for good",

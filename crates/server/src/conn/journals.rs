@@ -17,18 +17,16 @@ impl ShardService {
         journal: Option<Box<JournalAt>>,
         errand: ControllerRequest,
     ) {
-        let Some(journal) = journal else {
-            let refused = self.shard.open(owner).err();
-            return self.confirm(errand, refused);
-        };
-        if let Err(refusal) = self.helpers.flusher.can_write() {
-            return self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
+        if journal.is_some()
+            && let Err(refusal) = self.helpers.flusher.can_write()
+        {
+            return self.outgoing.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
         }
-        match self.shard.open_journaled(owner, *journal) {
+        match self.shard.open(owner, journal.map(|journal| *journal)) {
             Err(refusal) => self.confirm(errand, Some(refusal)),
             Ok(None) => self.confirm(errand, None),
             Ok(Some(begin)) => {
-                let own = self.shards[self.ix.0 as usize].clone();
+                let own = self.outgoing.own();
                 self.helpers.flusher.begin_journal(begin, errand, own);
             }
         }

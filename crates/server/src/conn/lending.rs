@@ -29,10 +29,10 @@ impl ShardService {
             return refuse(net, "the block is empty and cannot be mapped");
         }
         let job = access.grant.expect("authorized by one").job;
-        if let Some(why) = self.shard.overdrawn(job) {
+        if let Some(why) = self.shard.lending().overdrawn(job) {
             return refuse(net, &why);
         }
-        if let Some(shared) = self.shard.shared(header.at) {
+        if let Some(shared) = self.shard.lending().shared(header.at) {
             return match shared.reader() {
                 Ok(file) => net.pass(from, ok(header.request, length), file),
                 Err(e) => {
@@ -52,7 +52,7 @@ impl ShardService {
             return waiting.push((from, *header));
         }
         let bytes = self.shard.pin(header.at, 0..length as usize);
-        let shard = self.shards[self.ix.0 as usize].clone();
+        let shard = self.outgoing.own();
         if !self.helpers.lender.give(LendJob { at: header.at, bytes, shard }) {
             return refuse(net, "the server is shutting down");
         }
@@ -67,7 +67,8 @@ impl ShardService {
         at: BlockAt,
         copy: Result<Shared, String>,
     ) {
-        let frozen = copy.and_then(|c| self.shard.freeze(at, c).map_err(|e| e.to_string()));
+        let frozen =
+            copy.and_then(|c| self.shard.lending().freeze(at, c).map_err(|e| e.to_string()));
         let waiting = self.copying.remove(&at);
         assert!(waiting.is_some(), "INV-33: {at:?} was copied, and no request waits for it");
         for (from, header) in waiting.unwrap_or_default() {

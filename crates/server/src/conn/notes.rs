@@ -1,6 +1,7 @@
 //! Messages to a shard from the other threads of its server: the link, other cores, disks.
 
-use super::{Keys, RequestSource, ShardService};
+use super::ShardService;
+use super::origins::RequestSource;
 use crate::flush::{ControllerRequest, FlushJob, FlushWhat};
 use crate::kept::KeptBytes;
 use crate::notes::{LinkNote, Note, OwnedPayload};
@@ -38,35 +39,37 @@ impl ShardService {
                 );
             }
             Note::Joined { server, token_key, grant_key, clock_offset_ms } => {
-                if self.keys.is_none() || server.controller() == 0 {
-                    self.server = server;
-                }
-                self.keys = Some(Keys { token: token_key, grant: grant_key });
-                self.shard.reset(server);
+                self.membership.joins(server, token_key, grant_key);
+                self.shard.owners().reset(server);
                 self.set_offset(clock_offset_ms);
             }
             Note::Holdings { controller, round } => {
                 // The controller repeats the copies that were in progress.
-                self.shard.forget_copies(now, controller);
-                let mut blocks = self.shard.holdings();
+                self.shard.on_exports(now, |work| work.forget_copies(controller));
+                let mut blocks = self.shard.reports().holdings();
                 blocks.retain(|held| BlockId(held.block).server().controller() == controller);
-                self.tell_link(LinkNote::Holdings { controller, shard: self.ix, round, blocks });
+                self.outgoing.tell_link(LinkNote::Holdings {
+                    controller,
+                    shard: self.ix,
+                    round,
+                    blocks,
+                });
             }
-            Note::Left(controller) => self.shard.leave(controller),
+            Note::Left(controller) => self.shard.owners().leave(controller),
             Note::ClockOffset(offset_ms) => self.set_offset(offset_ms),
             Note::Open(owner, journal, errand) => self.open_block(owner, journal, errand),
             Note::JournalBegun(at, errand, outcome) => {
                 if outcome.is_ok() {
-                    self.shard.journal_begun(now, at);
+                    self.shard.on_journals(now, |work| work.begun(at));
                 }
                 let outcome = outcome.map(|()| Vec::new());
-                self.tell_link(LinkNote::Done { errand, outcome });
+                self.outgoing.tell_link(LinkNote::Done { errand, outcome });
             }
             Note::Journaled(at, number, outcome) => {
-                self.shard.journaled(now, at, number, outcome);
+                self.shard.on_journals(now, |work| work.written(at, number, outcome));
             }
             Note::Free(at, errand) => {
-                let done = self.shard.free(at);
+                let done = self.shard.owners().free(at);
                 let refused = (!done).then(|| {
                     let text = "the server does not own the block";
                     Answer::refuse(Status::UnknownBlock, text)
@@ -74,32 +77,33 @@ impl ShardService {
                 self.confirm(errand, refused);
             }
             Note::Flush(at, range, object, errand) => {
-                let kept = self.shard.flush(at, range);
+                let kept = self.shard.owners().retain(at, range);
                 self.give_part(errand, object, kept.map(|bytes| (bytes, true)));
             }
             Note::Copy(at, range, object, live, errand) => {
-                let copied = self.shard.copy(at, range, live);
+                let copied = self.shard.on_exports(now, |work| work.copy(at, range, live));
                 self.give_part(errand, object, copied);
             }
             Note::Cut(at, range, live, hold, errand) => {
-                let stands = self.shard.checkpoint(now, at, range, live, hold);
+                let stands =
+                    self.shard.on_exports(now, |work| work.checkpoint(at, range, live, hold));
                 let reply = stands.map(|sealed| CutBlockReply { sealed }.encode());
                 self.done(errand, reply);
             }
             Note::Thaw(at, live, errand) => {
-                let stood = self.shard.thaw(now, at, live);
+                let stood = self.shard.on_exports(now, |work| work.thaw(at, live));
                 self.done(errand, Ok(ThawBlockReply { stood }.encode()));
             }
             Note::WriteCut(at, object, live, errand) => {
-                let cut = self.shard.checkpoint_content(now, at, live);
+                let cut = self.shard.on_exports(now, |work| work.checkpoint_content(at, live));
                 self.give_part(errand, object, cut);
             }
             Note::EndCopies(live, errand) => {
-                self.shard.end_copies(now, errand.controller, live);
+                self.shard.on_exports(now, |work| work.end_copies(errand.controller, live));
                 self.confirm(errand, None);
             }
             Note::SetGeneration(prefix, generation, errand) => {
-                self.shard.set_generation(prefix, generation);
+                self.shard.owners().set_generation(prefix, generation);
                 self.confirm(errand, None);
             }
             Note::Message(at, message, errand) => {
@@ -108,26 +112,29 @@ impl ShardService {
                     self.confirm(errand, None);
                 }
             }
-            Note::Move(at, word) => self.shard.move_word(now, at, word),
+            Note::Move(at, word) => self.shard.on_exports(now, |work| work.move_word(at, word)),
             Note::BeginImport(at, id, (start, end), errand) => {
-                let refused = self.shard.begin_import(at, id, start, end).err();
+                let refused =
+                    self.shard.on_imports(Time::ZERO, |work| work.begin(at, id, start, end)).err();
                 self.confirm(errand, refused);
             }
             Note::Evacuate(at, errand) => {
-                let refused = self.shard.evacuate(now, at).err();
+                let refused = self.shard.on_exports(now, |work| work.evacuate(at)).err();
                 self.confirm(errand, refused);
             }
             Note::EndImport(at, id, commit, errand) => {
-                let refused = self.shard.end_import(now, at, id, commit).err();
+                let refused = self.shard.on_imports(now, |work| work.end(at, id, commit)).err();
                 self.confirm(errand, refused);
             }
-            Note::Located(server, found) => self.shard.server_located(now, server, found),
+            Note::Located(server, found) => {
+                self.shard.on_extents(now, |work| work.server_located(server, found))
+            }
             Note::Copied(at, copy) => self.copied(net, now, at, copy),
             Note::Lower(at, tier, errand) => {
-                let refused = self.shard.lower(at, tier).err();
+                let refused = self.shard.tiers().change_tier(at, tier).err();
                 self.confirm(errand, refused);
             }
-            Note::Io(id, done) => self.shard.io_done(now, id, done),
+            Note::Io(id, done) => self.shard.tiers().io_done(now, id, done),
             Note::Stop => self.stopped = true,
         }
     }
@@ -139,7 +146,7 @@ impl ShardService {
 
     fn done(&mut self, errand: ControllerRequest, reply: Result<Vec<u8>, Answer>) {
         let refusal = |a: Answer| (a.status, String::from_utf8_lossy(&a.args).into_owned());
-        self.tell_link(LinkNote::Done { errand, outcome: reply.map_err(refusal) });
+        self.outgoing.tell_link(LinkNote::Done { errand, outcome: reply.map_err(refusal) });
     }
 
     /// Passes the content of a block to the thread that writes it.
@@ -161,12 +168,12 @@ impl ShardService {
             }
         };
         if let Err(refusal) = given {
-            self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
+            self.outgoing.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
         }
     }
 
     fn set_offset(&mut self, offset_ms: i64) {
-        self.clock_offset_ms = offset_ms;
+        self.membership.set_clock_offset(offset_ms);
         self.shard.set_clock_offset(offset_ms);
     }
 }

@@ -45,7 +45,7 @@ impl Link {
         if header.op == Op::Release {
             return match ReleaseRequest::decode(args) {
                 Ok(ReleaseRequest { stay }) => {
-                    self.released = !stay;
+                    self.leaving.released = !stay;
                     let header = ReplyHeader::new(Status::Ok, header.request, 0);
                     net.reply(from, header, &ReleaseReply {}.encode(), ReplyPayload::Copy(&[]));
                 }

@@ -2,9 +2,9 @@
 
 use super::BlockSlot;
 use super::export::RetainedBlock;
+use super::lifecycle::Lifecycle;
 use super::tiers::BlockResidency;
 use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, ServerId, ShardIx};
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The blocks of a shard, by their index in the shard.
@@ -14,11 +14,9 @@ pub(super) struct Blocks {
     most: u32,
     /// The number under which each controller shard knows this server; 0 for none.
     members: Vec<ServerId>,
-    /// For each controller shard, as many slots as there are blocks: each controller shard may name any
-    /// block, and uses at most its share of them.
-    slots: Vec<Option<Box<BlockSlot>>>,
-    /// Blocks that are written to a store before they are freed; they have no slot.
-    retained: BTreeMap<usize, RetainedBlock>,
+    /// For each controller shard, as many as there are blocks: each controller shard may name any block, and
+    /// uses at most its share of them.
+    lives: Vec<Lifecycle>,
     /// Number of blocks in use or retained: never more than the shard's blocks (INV-40).
     held: u32,
     /// Epoch of the last owner of each block, to recognise a late open or free.
@@ -32,8 +30,7 @@ impl Blocks {
             shard,
             most,
             members: Vec::new(),
-            slots: Vec::new(),
-            retained: BTreeMap::new(),
+            lives: Vec::new(),
             held: 0,
             last_epoch: Vec::new(),
         }
@@ -46,7 +43,7 @@ impl Blocks {
         self.members.resize(members, ServerId(0));
         self.members[controller] = server;
         let slots = members * self.most as usize;
-        self.slots.resize_with(slots, || None);
+        self.lives.resize_with(slots, Lifecycle::default);
         self.last_epoch.resize(slots, Epoch(0));
     }
 
@@ -77,12 +74,18 @@ impl Blocks {
     /// The block in use at this index.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&BlockSlot> {
-        self.slots[index].as_deref()
+        match &self.lives[index] {
+            Lifecycle::InUse(slot) => Some(slot),
+            Lifecycle::Free | Lifecycle::Retained(_) => None,
+        }
     }
 
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut BlockSlot> {
-        self.slots[index].as_deref_mut()
+        match &mut self.lives[index] {
+            Lifecycle::InUse(slot) => Some(slot),
+            Lifecycle::Free | Lifecycle::Retained(_) => None,
+        }
     }
 
     /// The block in use that the caller has found at this index.
@@ -110,32 +113,42 @@ impl Blocks {
 
     /// All blocks in use.
     pub fn in_use(&self) -> impl Iterator<Item = &BlockSlot> {
-        self.slots.iter().flatten().map(|slot| &**slot)
+        (0..self.lives.len()).filter_map(|index| self.get(index))
     }
 
     pub fn in_use_mut(&mut self) -> impl Iterator<Item = &mut BlockSlot> {
-        self.slots.iter_mut().flatten().map(|slot| &mut **slot)
+        self.lives.iter_mut().filter_map(|life| match life {
+            Lifecycle::InUse(slot) => Some(&mut **slot),
+            Lifecycle::Free | Lifecycle::Retained(_) => None,
+        })
     }
 
     /// All retained blocks, in order of their indices.
     pub fn all_retained(&self) -> impl Iterator<Item = &RetainedBlock> {
-        self.retained.values()
+        self.lives.iter().filter_map(|life| match life {
+            Lifecycle::Retained(block) => Some(&**block),
+            Lifecycle::Free | Lifecycle::InUse(_) => None,
+        })
     }
 
     /// The retained block at this index.
     pub fn retained(&mut self, index: usize) -> Option<&mut RetainedBlock> {
-        self.retained.get_mut(&index)
+        match &mut self.lives[index] {
+            Lifecycle::Retained(block) => Some(block),
+            Lifecycle::Free | Lifecycle::InUse(_) => None,
+        }
     }
 
     /// The bytes of the block at this index, in use or retained.
     pub fn bytes_at(&mut self, index: usize) -> Option<BlockResidency<'_>> {
-        match self.slots[index].as_deref_mut() {
-            Some(slot) => {
+        match &mut self.lives[index] {
+            Lifecycle::InUse(slot) => {
                 let rests = slot.rests();
-                let BlockSlot { owner, backing, place, .. } = slot;
+                let BlockSlot { owner, backing, place, .. } = &mut **slot;
                 Some(BlockResidency { owner: *owner, backing, place, rests })
             }
-            None => self.retained.get_mut(&index).map(RetainedBlock::residency),
+            Lifecycle::Retained(block) => Some(block.residency()),
+            Lifecycle::Free => None,
         }
     }
 
@@ -176,43 +189,48 @@ impl Blocks {
     pub fn insert(&mut self, index: usize, slot: BlockSlot) {
         let (at, last) = (slot.owner.at, self.last_epoch[index]);
         assert!(last < at.epoch, "INV-01: {at:?} is opened after epoch {last}");
-        assert!(self.slots[index].is_none(), "INV-01: {at:?} is opened over another owner");
         self.last_epoch[index] = at.epoch;
-        self.hold_one();
-        self.slots[index] = Some(Box::new(slot));
+        self.begin(index, at, Lifecycle::InUse(Box::new(slot)));
     }
 
     /// A block is closed.
     pub fn remove(&mut self, index: usize) -> Option<Box<BlockSlot>> {
-        let slot = self.slots[index].take()?;
-        self.free_one(slot.owner.at);
-        Some(slot)
+        self.get(index)?;
+        match self.end(index) {
+            Lifecycle::InUse(slot) => Some(slot),
+            Lifecycle::Free | Lifecycle::Retained(_) => unreachable!("looked up just now"),
+        }
     }
 
     /// A block that was closed is retained.
     pub fn retain(&mut self, index: usize, block: RetainedBlock) {
         let at = block.owner.at;
-        assert!(self.slots[index].is_none(), "INV-02: {at:?} is retained and in use");
-        let before = self.retained.insert(index, block);
-        assert!(before.is_none(), "INV-02: {at:?} is retained twice");
-        self.hold_one();
+        self.begin(index, at, Lifecycle::Retained(Box::new(block)));
     }
 
     /// A retained block is freed.
-    pub fn remove_retained(&mut self, index: usize) -> Option<RetainedBlock> {
-        let block = self.retained.remove(&index)?;
-        self.free_one(block.owner.at);
-        Some(block)
+    pub fn remove_retained(&mut self, index: usize) -> Option<Box<RetainedBlock>> {
+        self.retained(index)?;
+        match self.end(index) {
+            Lifecycle::Retained(block) => Some(block),
+            Lifecycle::Free | Lifecycle::InUse(_) => unreachable!("looked up just now"),
+        }
     }
 
-    fn hold_one(&mut self) {
+    /// A free block is held from now on.
+    fn begin(&mut self, index: usize, at: BlockAt, life: Lifecycle) {
+        let before = std::mem::replace(&mut self.lives[index], life);
+        let free = matches!(before, Lifecycle::Free);
+        assert!(free, "INV-01, INV-02: {at:?} is held, and its block is not free");
         self.held += 1;
         let (held, most) = (self.held, self.most);
         assert!(held <= most, "INV-40: {held} of {most} blocks are held");
     }
 
-    fn free_one(&mut self, at: BlockAt) {
-        assert!(self.held > 0, "INV-40: {at:?} is freed, and no block is held");
+    /// A held block is free from now on.
+    fn end(&mut self, index: usize) -> Lifecycle {
+        assert!(self.held > 0, "INV-40: block {index} is freed, and no block is held");
         self.held -= 1;
+        std::mem::take(&mut self.lives[index])
     }
 }

@@ -2,7 +2,7 @@
 
 use super::BlockSlot;
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, LowerTierReads, Rest, Snapshot, Streaming};
+use honeycomb_structures::{Answer, Growth, LowerTierReads, Rest, Snapshot, Streaming};
 use honeycomb_types::Time;
 use honeycomb_wire::Status;
 
@@ -11,6 +11,12 @@ impl BlockSlot {
     pub(super) fn streaming(&mut self) -> (&mut dyn Streaming, &mut Backing) {
         let streaming = self.structure.streaming();
         (streaming.expect("checked when the kind was registered"), &mut self.backing)
+    }
+
+    /// The structure's `Growth`, and the block's memory. Only for a structure with messages in its inbox.
+    pub(super) fn growth(&mut self) -> (&mut dyn Growth, &mut Backing) {
+        let growth = self.structure.growth();
+        (growth.expect("checked when the message arrived"), &mut self.backing)
     }
 
     /// When the structure's timer is due.

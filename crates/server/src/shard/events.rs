@@ -1,20 +1,15 @@
 //! The consequences of a change of a block, of a message to it, and of the passing of time.
 
+use super::agenda::Agenda;
+use super::lifecycle::Seal;
 use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::expired;
 use honeycomb_structures::{Event, Successor};
-use honeycomb_types::limits::SUCCESSOR_IDLE;
-use honeycomb_types::{BlockAt, Bug, Kind, Time};
+use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::Status;
-use std::cmp::Reverse;
-use std::time::Duration;
 
 /// Operations of one batch are inspected together until they have changed 1 / this of a block.
 const LOOK_FRACTION: usize = 256;
-/// How often a block that was refused a successor requests again, except for lack of room.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// How often a block to be retired checks whether it can be, and requests it again.
-const RETIRE_AGAIN: Duration = Duration::from_millis(100);
 
 /// A message of the controller to a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,226 +34,213 @@ pub(super) fn refusal_at_block(status: Status) -> Status {
 }
 
 impl BlockSlot {
-    /// When the block is to be looked at, for anything but its lanes.
+    /// When the block is to be inspected, for anything but its lanes.
     fn due(&mut self) -> Option<Time> {
         let again = self.journal.as_ref().and_then(|journal| journal.due());
-        let own = [self.deadline(), self.retire_at, self.idle_at, self.exports_due()];
+        let own = [self.deadline(), self.stage.due(), self.successor.due(), self.exports_due()];
         let due = own.into_iter().chain([again]).flatten().min();
-        self.exports.checkpoint.as_ref().map_or(due, |checkpoint| checkpoint.due(due))
+        self.exports.checkpoint_due(due)
     }
-}
 
-impl Shard {
-    /// Passes a message of the controller to a block. A message for a freed block, or for one of a kind
-    /// without `Growth`, is dropped.
-    pub fn receive(&mut self, now: Time, at: BlockAt, message: BlockMessage) {
-        let Some(index) = self.blocks.index(at.block) else { return };
-        let grows = |slot: &mut BlockSlot| slot.owner.at == at && slot.structure.growth().is_some();
-        if !self.blocks.get_mut(index).is_some_and(grows) {
-            return;
+    /// Sets the block's timer to its next deadline.
+    pub(super) fn arm(&mut self, index: usize, agenda: &mut Agenda) {
+        if let Some(due) = self.due().into_iter().chain(self.lanes.due()).min() {
+            agenda.arm(index, &mut self.attention, due);
         }
-        if self.may_change(now, index).is_err() {
-            return self.defer(index, message);
-        }
-        let message = match message {
-            BlockMessage::Successor(successor) => {
-                BlockMessage::Successor(self.growth_answered(now, index, successor))
-            }
-            message => message,
-        };
-        let slot = self.blocks.found_mut(index);
-        let growth = slot.structure.growth().expect("looked up just now");
-        match message {
-            BlockMessage::Successor(successor) => {
-                growth.successor(&mut slot.backing, now, successor);
-            }
-            BlockMessage::Ahead { items, bytes } => {
-                growth.ahead(&mut slot.backing, now, items, bytes);
-            }
-            BlockMessage::TakenReceived => growth.taken_received(&mut slot.backing, now),
-        }
-        self.after(now, at);
     }
 
     /// Records the controller's answer to the request for a successor, and returns it with the status for
     /// the block's callers.
-    fn growth_answered(&mut self, now: Time, index: usize, successor: Successor) -> Successor {
-        let slot = self.blocks.found_mut(index);
-        slot.told.granted(&successor);
-        match successor {
-            Successor::Denied(Status::OutOfMemory, why) => {
-                let asked = slot.asked_at.take().unwrap_or(now);
-                slot.ask_after = slot.full.denied(asked, now);
-                Successor::Denied(Status::OutOfMemory, why)
-            }
+    fn successor_answered(&mut self, now: Time, answer: Successor) -> Successor {
+        self.told.granted(&answer);
+        match answer {
             Successor::Denied(status, why) => {
-                slot.ask_after = now + ASK_AGAIN;
-                if status == Status::Busy {
-                    slot.full.ends(); // Memory is being freed.
-                }
+                self.successor.denied(now, status);
                 Successor::Denied(refusal_at_block(status), why)
             }
-            Successor::Ready(moved) => {
-                if let Some(asked) = slot.asked_at.take() {
-                    self.grow_delay.took(now.since(asked));
+            Successor::Ready(moved) => Successor::Ready(moved),
+        }
+    }
+}
+
+impl Shard {
+    /// Passes a message of the controller to a block, in the order of arrival. A message for a freed block,
+    /// or for one of a kind without `Growth`, is dropped. A block that must not change gets it later.
+    pub fn receive(&mut self, now: Time, at: BlockAt, message: BlockMessage) {
+        let Some(index) = self.blocks.index(at.block) else { return };
+        let Some(slot) = self.blocks.exactly(index, at) else { return };
+        if slot.structure.growth().is_some() {
+            slot.inbox.push_back(message);
+            self.deliver(now, index);
+        }
+    }
+
+    /// Delivers the messages to a block, as long as it may change.
+    fn deliver(&mut self, now: Time, index: usize) {
+        loop {
+            let waits = |slot: &BlockSlot| !slot.inbox.is_empty();
+            if !self.blocks.get(index).is_some_and(waits) || self.may_change(now, index).is_err() {
+                return;
+            }
+            let slot = self.blocks.found_mut(index);
+            let Some(message) = slot.inbox.pop_front() else { return };
+            let at = slot.owner.at;
+            match message {
+                BlockMessage::Successor(answer) => {
+                    let answer = slot.successor_answered(now, answer);
+                    if matches!(answer, Successor::Ready(_))
+                        && let Some(took) = slot.successor.granted(now)
+                    {
+                        self.grow_delay.took(took);
+                    }
+                    let (growth, backing) = slot.growth();
+                    growth.successor(backing, now, answer);
                 }
-                slot.idle_at = Some(now + SUCCESSOR_IDLE);
-                slot.full.ends();
-                Successor::Ready(moved)
+                BlockMessage::Ahead { items, bytes } => {
+                    let (growth, backing) = slot.growth();
+                    growth.ahead(backing, now, items, bytes);
+                }
+                BlockMessage::TakenReceived => {
+                    let (growth, backing) = slot.growth();
+                    growth.taken_received(backing, now);
+                }
+            }
+            self.after(now, at);
+        }
+    }
+
+    /// Processes the consequences for the blocks that a part of the shard has changed.
+    pub(super) fn consequences(&mut self, now: Time) {
+        for at in self.agenda.take_changed() {
+            if let Some(index) = self.blocks.index(at.block)
+                && self.blocks.exactly(index, at).is_some()
+            {
+                self.deliver(now, index);
+                self.after(now, at);
             }
         }
     }
 
     /// Handles the passing of time: waits end, reservations expire, and unused blocks are retired.
     pub fn tick(&mut self, now: Time) {
-        for index in std::mem::take(&mut self.unseen) {
+        for index in self.agenda.take_uninspected() {
             if let Some(slot) = self.blocks.get_mut(index as usize) {
-                slot.unseen = false;
-                self.look_at(now, index as usize);
+                slot.attention.is_inspected();
+                self.inspect(now, index as usize);
             }
         }
-        self.tier_work().tick_tiers(now);
+        self.tiers().tick_tiers(now);
         if self.extents.due().is_some_and(|due| due <= now) {
-            self.on_extents(now, |work| work.tick_extents(now));
+            self.on_extents(now, |work| work.tick_extents());
         }
-        while let Some(Reverse((due, index))) = self.timers.peek().copied() {
-            if due > now {
-                return;
+        while let Some((due, index)) = self.agenda.take_timer(now) {
+            let Some(slot) = self.blocks.get_mut(index) else { continue };
+            if slot.attention.ends_timer(slot.owner.at, due) {
+                self.tick_block(now, index, due);
             }
-            self.timers.pop();
-            let Some(slot) = self.blocks.get_mut(index as usize) else { continue };
-            let (timer, at) = (slot.timer, slot.owner.at);
-            let listed = timer.is_none_or(|timer| timer >= due);
-            assert!(listed, "INV-33: {at:?} has a timer at {timer:?}, which is not listed");
-            if timer != Some(due) {
-                continue;
-            }
-            slot.timer = None;
-            let of_lanes = slot.lanes.due();
-            if of_lanes.is_some_and(|due| due <= now) {
-                slot.lanes.expire_idle(now);
-            }
-            // The end of lanes is no use of the block.
-            if of_lanes == Some(due) && slot.due().is_none_or(|due| due > now) {
-                self.arm(index as usize);
-                continue;
-            }
-            let due = slot.deadline();
-            let checkpoint = slot.exports.checkpoint.as_ref();
-            let skips = checkpoint.is_some_and(|checkpoint| checkpoint.skips(due, now));
-            if !skips && self.may_change(now, index as usize).is_err() {
-                self.arm(index as usize);
-                continue;
-            }
-            let slot = self.blocks.found_mut(index as usize);
-            if !skips && let Some(waits) = slot.structure.waits() {
-                waits.tick(&mut slot.backing, now);
-            }
-            let at = slot.owner.at;
-            self.write_again(now, index as usize);
-            self.sweep_exported(now, index as usize);
-            self.after(now, at);
         }
+    }
+
+    /// The timer of a block is due.
+    fn tick_block(&mut self, now: Time, index: usize, timer: Time) {
+        let slot = self.blocks.found_mut(index);
+        let of_lanes = slot.lanes.due();
+        if of_lanes.is_some_and(|due| due <= now) {
+            slot.lanes.expire_idle(now);
+        }
+        // The end of lanes is no use of the block.
+        if of_lanes == Some(timer) && slot.due().is_none_or(|due| due > now) {
+            return slot.arm(index, &mut self.agenda);
+        }
+        let due = slot.deadline();
+        let skips = slot.exports.skips_tick(due, now);
+        if !skips && self.may_change(now, index).is_err() {
+            return self.blocks.found_mut(index).arm(index, &mut self.agenda);
+        }
+        let slot = self.blocks.found_mut(index);
+        if !skips && let Some(waits) = slot.structure.waits() {
+            waits.tick(&mut slot.backing, now);
+        }
+        let at = slot.owner.at;
+        slot.write_again(now, &mut self.out);
+        self.on_exports(now, |work| work.sweep(index));
+        self.after(now, at);
     }
 
     /// When `tick` is due next. May be too early, never too late.
     pub fn deadline(&self) -> Option<Time> {
-        if !self.unseen.is_empty() {
-            return Some(Time::ZERO);
-        }
-        let timers = self.timers.peek().map(|Reverse((due, _))| *due);
-        timers.into_iter().chain(self.extents.due()).chain(self.tiers.deadline()).min()
+        let parts = [self.agenda.due(), self.extents.due(), self.tiers.deadline()];
+        parts.into_iter().flatten().min()
     }
 
     /// The work after every change of a block: its events, growth, timers, usage.
     pub(super) fn after(&mut self, now: Time, at: BlockAt) {
         let index = self.blocks.index(at.block).expect("an operation just ran on it");
-        self.hear(now, index);
-        self.look_at(now, index);
+        self.take_events(now, index);
+        self.inspect(now, index);
     }
 
     /// As above, for one operation of a batch. The consequences are inspected when the operations have
     /// changed enough together, or in the next `tick`, which is due at once.
     pub(super) fn after_one(&mut self, now: Time, index: usize) {
-        self.hear(now, index);
+        self.take_events(now, index);
         let enough = self.config.block_size / LOOK_FRACTION;
         let Some(slot) = self.blocks.get_mut(index) else { return };
-        let (looked, bytes) = slot.looked;
-        if looked != now || slot.structure.bytes_used().abs_diff(bytes) as usize >= enough {
-            self.look_at(now, index);
-        } else if !slot.unseen {
-            slot.unseen = true;
-            self.unseen.push(index as u32);
+        if slot.attention.is_recent(now, slot.structure.bytes_used(), enough) {
+            self.agenda.inspect_later(index, &mut slot.attention);
+        } else {
+            self.inspect(now, index);
         }
     }
 
     /// Handles the events of a block.
-    fn hear(&mut self, now: Time, index: usize) {
+    fn take_events(&mut self, now: Time, index: usize) {
         let Some(slot) = self.blocks.get_mut(index) else { return };
-        if !slot.touched {
-            slot.touched = true;
-            self.touched.push(index as u32);
-        }
+        self.agenda.touch(index, &mut slot.attention);
         while let Some(event) = self.blocks.get_mut(index).and_then(|s| s.structure.event()) {
             self.event(now, index, event);
         }
-        self.write_journal(index);
+        if let Some(slot) = self.blocks.get_mut(index) {
+            slot.write_journal(&mut self.out);
+        }
     }
 
     /// Checks the consequences of a change of a block: growth, moves, retirement, its timer.
-    fn look_at(&mut self, now: Time, index: usize) {
+    fn inspect(&mut self, now: Time, index: usize) {
         let delay = self.grow_delay.expected();
         let Some(slot) = self.blocks.get_mut(index) else { return };
-        slot.looked = (now, slot.structure.bytes_used());
-        let owner = slot.owner;
+        slot.attention.inspect(now, slot.structure.bytes_used());
+        let BlockOwner { at, structure, .. } = slot.owner;
+        let out = &mut self.out;
         if let Some(growth) = slot.structure.growth() {
             growth.expect_bytes(slot.pace.bytes_in(now, delay));
-            if now >= slot.ask_after && growth.wants_successor() {
-                let (at, open) = (owner.at, slot.sealed.is_none());
+            if slot.successor.may_request(now) && growth.wants_successor() {
+                let open = slot.stage.seal().is_none();
                 debug_assert!(open, "INV-20: {at:?} is sealed, and requests a successor");
-                slot.asked_at = Some(now);
-                self.out.effects.push(Effect::Grow { structure: owner.structure, at });
+                slot.successor.requested(now);
+                out.effects.push(Effect::Grow { structure, at });
             }
         }
-        if slot.idle_at.is_some_and(|due| due <= now) {
-            let idle_from = slot.pace.last() + SUCCESSOR_IDLE;
-            slot.idle_at = (idle_from > now).then_some(idle_from);
-            if slot.idle_at.is_none()
-                && let Some(successor) =
-                    slot.structure.growth().and_then(|growth| growth.give_back())
-            {
-                let BlockOwner { at, structure, .. } = owner;
-                slot.told.gave_back();
-                self.out.effects.push(Effect::Return { structure, at, successor });
-            }
-        }
-        if slot.retire_at.is_some_and(|due| due <= now) {
-            if slot.lanes.is_quiet(now) {
-                self.out.effects.push(Effect::Retire { structure: owner.structure, at: owner.at });
-            }
-            slot.retire_at = Some(now + RETIRE_AGAIN);
-        }
-        self.look_at_exports(now, index);
-        self.tier_work().write_back_final(index);
-        self.arm(index);
-    }
-
-    /// Sets a block's timer to its next deadline.
-    pub(super) fn arm(&mut self, index: usize) {
-        let Some(slot) = self.blocks.get_mut(index) else { return };
-        let due = slot.due().into_iter().chain(slot.lanes.due()).min();
-        if let Some(due) = due
-            && slot.timer.is_none_or(|timer| due < timer)
+        if slot.successor.is_idle(now, &slot.pace)
+            && let Some(successor) = slot.structure.growth().and_then(|growth| growth.give_back())
         {
-            slot.timer = Some(due);
-            self.timers.push(Reverse((due, index as u32)));
+            slot.told.gave_back();
+            out.effects.push(Effect::Return { structure, at, successor });
+        }
+        if slot.stage.takes_request(now) && slot.lanes.is_quiet(now) {
+            out.effects.push(Effect::Retire { structure, at });
+        }
+        self.on_exports(now, |work| work.inspect(index));
+        self.tiers().write_back_final(index);
+        if let Some(slot) = self.blocks.get_mut(index) {
+            slot.arm(index, &mut self.agenda);
         }
     }
 
     fn event(&mut self, now: Time, index: usize, event: Event) {
         let clock_ms = self.clock_ms(now);
         let slot = self.blocks.found_mut(index);
-        let BlockOwner { at, structure, .. } = slot.owner;
+        let BlockOwner { at, structure, kind, .. } = slot.owner;
         match event {
             Event::Answered(ticket, answer) => {
                 self.extents.answered(ticket);
@@ -274,42 +256,34 @@ impl Shard {
                 );
                 let ended = pending.until_grant_ends && waited;
                 let answer = slot.patiently(now, if ended { expired() } else { answer });
-                self.finish(pending, answer);
+                self.requests().finish(pending, answer);
             }
             Event::Changed(change) => {
                 slot.watchers.changed(change, clock_ms, &mut self.out.notices);
             }
             Event::Sealed { length, bytes, successor } => {
                 let last = successor.is_none();
-                let before = slot.sealed.as_ref().map(|(length, _)| *length);
-                let same = before.is_none_or(|before| before == length);
-                assert!(same, "INV-23: {at:?} is sealed at {length}, and was at {before:?}");
                 slot.told.sealed(length, bytes, last);
-                if let Some(successor) = successor {
-                    slot.watchers.hand_over(length, &successor, &mut self.out.notices);
-                    slot.sealed = Some((length, successor.into()));
+                if let Some(successor) = &successor {
+                    slot.watchers.hand_over(length, successor, &mut self.out.notices);
                 }
+                slot.stage.seals(at, Seal { length, successor: successor.map(Into::into) });
                 self.out.effects.push(Effect::Sealed { structure, at, length, bytes, last });
             }
             Event::Taken { items, bytes } => {
                 slot.told.taken(items, bytes);
                 self.out.effects.push(Effect::Taken { structure, at, items, bytes });
             }
-            Event::Drained => {
-                // Extents have no successor: their block is closed when it has been empty for long enough.
-                let ends = slot.sealed.is_some() || slot.owner.kind == Kind::Extents;
-                debug_assert!(ends, "INV-06: {at:?} is drained, and was not sealed");
-                slot.retire_at = Some(now);
-            }
+            Event::Drained => slot.stage.drains(at, kind, now),
             Event::Adopt(ticket, list) => {
                 let waits = self.pending.get(ticket).is_some();
                 debug_assert!(waits, "INV-39: {ticket:?} requests extents, and is not pending");
                 let adopts = slot.structure.adopts().is_some();
                 assert!(adopts, "INV-39: {at:?} requests extents, and cannot get them");
-                self.on_extents(now, |work| work.adopt_extents(now, at, structure, ticket, list));
+                self.on_extents(now, |work| work.adopt_extents(at, structure, ticket, list));
             }
             Event::DropExtents(owner, list) => {
-                self.on_extents(now, |work| work.drop_extents(now, structure, owner, list));
+                self.on_extents(now, |work| work.drop_extents(structure, owner, list));
             }
         }
     }

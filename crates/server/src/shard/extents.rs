@@ -10,6 +10,7 @@
 //!
 //! No id is reused, so a late or repeated request finds its own extents or none.
 
+use super::agenda::Agenda;
 use super::blocks::Blocks;
 use super::lines::{LineKey, Post, PostPayload};
 use super::outbox::Outbox;
@@ -107,8 +108,6 @@ pub(super) struct Extents {
     orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
     /// Structures with copies in progress, whose extents may not be dropped.
     copied: BTreeMap<StructureId, Copied>,
-    /// Blocks that were changed, and whose consequences are due.
-    changed: Vec<BlockAt>,
     /// When to check for due work. This is read in every turn of the event loop, and there may be thousands
     /// of connections.
     due: Option<Time>,
@@ -217,48 +216,22 @@ impl ExtentRequest {
 }
 
 /// The parts of a shard that adopt and drop extents, here and elsewhere.
-pub(super) struct ExtentsWork<'a> {
-    config: &'a ShardConfig,
-    blocks: &'a mut Blocks,
-    extents: &'a mut Extents,
-    out: &'a mut Outbox,
+pub struct ExtentsWork<'a> {
+    pub(super) now: Time,
+    pub(super) config: &'a ShardConfig,
+    pub(super) blocks: &'a mut Blocks,
+    pub(super) agenda: &'a mut Agenda,
+    pub(super) extents: &'a mut Extents,
+    pub(super) out: &'a mut Outbox,
 }
 
 impl Shard {
     /// Runs work on extents, and then the consequences for the blocks that it has changed.
-    pub(super) fn on_extents<T>(
-        &mut self,
-        now: Time,
-        work: impl FnOnce(&mut ExtentsWork<'_>) -> T,
-    ) -> T {
-        let Shard { config, blocks, extents, out, .. } = self;
-        let outcome = work(&mut ExtentsWork { config, blocks, extents, out });
-        for at in std::mem::take(&mut self.extents.changed) {
-            self.after(now, at);
-        }
+    pub fn on_extents<T>(&mut self, now: Time, work: impl FnOnce(&mut ExtentsWork<'_>) -> T) -> T {
+        let Shard { config, blocks, agenda, extents, out, .. } = self;
+        let outcome = work(&mut ExtentsWork { now, config, blocks, agenda, extents, out });
+        self.consequences(now);
         outcome
-    }
-
-    /// The flush of a controller shard copies nothing any more.
-    pub fn end_copies(&mut self, now: Time, controller: u16, flush: u64) {
-        self.end_checkpoints(now, controller, flush);
-        self.on_extents(now, |work| work.end_copies(now, controller, flush));
-    }
-
-    /// The connection to a controller shard is new: the controller repeats the copies that it still needs.
-    pub fn forget_copies(&mut self, now: Time, controller: u16) {
-        self.forget_checkpoints(now, controller);
-        self.on_extents(now, |work| work.forget_copies(now, controller));
-    }
-
-    /// The controller has answered with the address of a server, or that it is gone.
-    pub fn server_located(
-        &mut self,
-        now: Time,
-        server: ServerId,
-        found: Result<SocketAddr, Status>,
-    ) {
-        self.on_extents(now, |work| work.server_located(now, server, found));
     }
 }
 
@@ -266,7 +239,6 @@ impl ExtentsWork<'_> {
     /// Adopts extents for a put that is parked at a local block.
     pub(super) fn adopt_extents(
         &mut self,
-        now: Time,
         at: BlockAt,
         structure: StructureId,
         ticket: Ticket,
@@ -278,7 +250,7 @@ impl ExtentsWork<'_> {
         let place = (at.block.server().0 as u64) << 8 | self.config.shard.0 as u64;
         let owner = place << 40 | self.extents.last_owner & ((1 << 40) - 1);
         let parts = by_place(list.clone());
-        let (left, due) = (parts.len(), Some(now + ADOPT_MAX));
+        let (left, due) = (parts.len(), Some(self.now + ADOPT_MAX));
         let long = |(place, _): &&(ServerShard, _)| {
             self.extents.lines.get(place).is_some_and(|line| line.len() >= LINE_MAX)
         };
@@ -291,19 +263,18 @@ impl ExtentsWork<'_> {
         let adoption = Adoption { at, structure, ticket, list, left, due, failed };
         let before = self.extents.adoptions.insert(owner, adoption);
         assert!(before.is_none(), "INV-39: owner {owner:#x} of extents was given to two puts");
-        self.extents.look_at(now + ADOPT_MAX);
+        self.extents.look_at(self.now + ADOPT_MAX);
         if busy {
-            return self.end_adoption(now, owner);
+            return self.end_adoption(owner);
         }
         for (place, extents) in parts {
-            self.want(now, place, ExtentRequest { op: Op::ExtentAdopt, structure, owner, extents });
+            self.want(place, ExtentRequest { op: Op::ExtentAdopt, structure, owner, extents });
         }
     }
 
     /// Drops extents that no entry names any more.
     pub(super) fn drop_extents(
         &mut self,
-        now: Time,
         structure: StructureId,
         owner: u64,
         list: Vec<ExtentRef>,
@@ -317,64 +288,64 @@ impl ExtentsWork<'_> {
             if owner == 0 && line.is_some_and(|line| line.len() >= LINE_MAX) {
                 continue;
             }
-            self.want(now, place, ExtentRequest { op: Op::ExtentDrop, structure, owner, extents });
+            self.want(place, ExtentRequest { op: Op::ExtentDrop, structure, owner, extents });
         }
     }
 
     /// The flush of a controller shard copies nothing any more.
-    fn end_copies(&mut self, now: Time, controller: u16, flush: u64) {
+    pub(super) fn end_copies(&mut self, controller: u16, flush: u64) {
         let ended = self.extents.copied.extract_if(.., |structure, copied| {
             structure.controller() == controller
                 && copied.flushes.remove(&flush)
                 && copied.flushes.is_empty()
         });
         let ended: Vec<_> = ended.collect();
-        self.drop_kept(now, ended);
+        self.drop_kept(ended);
     }
 
-    /// See `Shard::forget_copies`.
-    fn forget_copies(&mut self, now: Time, controller: u16) {
+    /// See `ExportWork::forget_copies`.
+    pub(super) fn forget_copies(&mut self, controller: u16) {
         let copied = &mut self.extents.copied;
         let ours = copied.extract_if(.., |structure, _| structure.controller() == controller);
         let ours: Vec<_> = ours.collect();
-        self.drop_kept(now, ours);
+        self.drop_kept(ours);
     }
 
-    fn drop_kept(&mut self, now: Time, ended: Vec<(StructureId, Copied)>) {
+    fn drop_kept(&mut self, ended: Vec<(StructureId, Copied)>) {
         for (structure, copied) in ended {
             for (owner, list) in copied.drops {
-                self.drop_extents(now, structure, owner, list);
+                self.drop_extents(structure, owner, list);
             }
         }
     }
 
-    fn want(&mut self, now: Time, place: ServerShard, wanted: ExtentRequest) {
+    fn want(&mut self, place: ServerShard, wanted: ExtentRequest) {
         if self.blocks.is_member(place.0) && place.1 == self.config.shard {
-            let status = self.extent_part(now, wanted.op, &wanted.args()).status;
-            return self.wanted_answered(now, &wanted, status);
+            let status = self.extent_part(wanted.op, &wanted.args()).status;
+            return self.wanted_answered(&wanted, status);
         }
         let line = self.extents.lines.entry(place).or_default();
-        line.last_used = now;
+        line.last_used = self.now;
         line.waiting.push_back(wanted);
-        self.pump(now, place);
+        self.pump(place);
     }
 
     /// Sends the waiting requests of a place as soon as there is a connection to it.
-    fn pump(&mut self, now: Time, place: ServerShard) {
+    fn pump(&mut self, place: ServerShard) {
         let Extents { addresses, asked, lines, adoptions, .. } = &mut self.extents;
         let Some(line) = lines.get_mut(&place) else { return };
         if line.waiting.is_empty() {
             return;
         }
-        if let Some(again) = line.again.filter(|again| *again > now) {
+        if let Some(again) = line.again.filter(|again| *again > self.now) {
             return self.extents.look_at(again);
         }
         let (server, shard) = place;
         if !line.dialled {
             let Some(address) = addresses.get(&server).copied() else {
-                let again = asked.entry(server).or_insert(now);
-                if *again <= now {
-                    *again = now + 2 * AGAIN;
+                let again = asked.entry(server).or_insert(self.now);
+                if *again <= self.now {
+                    *again = self.now + 2 * AGAIN;
                     let shard = self.config.shard;
                     self.out.effects.push(Effect::LocateServer { shard, server });
                 }
@@ -385,7 +356,7 @@ impl ExtentsWork<'_> {
             let target = block_of(server, shard);
             self.out.posts.push(Post::Dial { key: key_of(place), address, target });
         }
-        line.last_used = now;
+        line.last_used = self.now;
         while let Some(wanted) = line.waiting.pop_front() {
             let ExtentRequest { op, owner, .. } = wanted;
             if op == Op::ExtentAdopt && !adoptions.get(&owner).is_some_and(Adoption::is_open) {
@@ -396,27 +367,27 @@ impl ExtentsWork<'_> {
             let payload = PostPayload::Bytes(Arc::new([]));
             self.out.posts.push(Post::Send { key: key_of(place), op, args, payload });
         }
-        self.extents.look_at(now + EXTENTS_IDLE);
+        self.extents.look_at(self.now + EXTENTS_IDLE);
     }
 
     /// A request on a connection was answered.
-    pub(super) fn place_answered(&mut self, now: Time, place: ServerShard, status: Status) {
+    pub(super) fn place_answered(&mut self, place: ServerShard, status: Status) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
-        line.last_used = now;
+        line.last_used = self.now;
         let Some(wanted) = line.sent.pop_front() else { return };
         if !matches!(status, Status::Ok | Status::ExtentGone) {
             // The place was busy or failed: the request is repeated.
             line.waiting.push_back(wanted);
-            line.again = Some(now + AGAIN);
-            return self.extents.look_at(now + AGAIN);
+            line.again = Some(self.now + AGAIN);
+            return self.extents.look_at(self.now + AGAIN);
         }
         if line.is_empty() {
-            self.extents.look_at(now + EXTENTS_IDLE);
+            self.extents.look_at(self.now + EXTENTS_IDLE);
         }
-        self.wanted_answered(now, &wanted, status);
+        self.wanted_answered(&wanted, status);
     }
 
-    fn wanted_answered(&mut self, now: Time, wanted: &ExtentRequest, status: Status) {
+    fn wanted_answered(&mut self, wanted: &ExtentRequest, status: Status) {
         if wanted.op == Op::ExtentDrop {
             return;
         }
@@ -429,15 +400,15 @@ impl ExtentsWork<'_> {
             adoption.failed = Some((Status::ExtentGone, text.to_owned()));
         }
         if adoption.left == 0 {
-            self.end_adoption(now, wanted.owner);
+            self.end_adoption(wanted.owner);
         }
     }
 
     /// Handles a connection that failed or broke. Requests without an answer may have been executed.
-    pub(super) fn place_lost(&mut self, now: Time, place: ServerShard) {
+    pub(super) fn place_lost(&mut self, place: ServerShard) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.dialled = false;
-        line.again = Some(now + AGAIN);
+        line.again = Some(self.now + AGAIN);
         // The address may belong to another server by now.
         self.extents.addresses.remove(&place.0);
         // All of them can be repeated: adoptions and drops are idempotent.
@@ -446,47 +417,47 @@ impl ExtentsWork<'_> {
                 line.waiting.push_front(wanted);
             }
         }
-        self.extents.look_at(now + AGAIN);
+        self.extents.look_at(self.now + AGAIN);
     }
 
-    /// See `Shard::server_located`.
-    fn server_located(&mut self, now: Time, server: ServerId, found: Result<SocketAddr, Status>) {
+    /// The controller has answered with the address of a server, or that it is gone.
+    pub fn server_located(&mut self, server: ServerId, found: Result<SocketAddr, Status>) {
         let places: Vec<ServerShard> =
             self.extents.lines.keys().filter(|(other, _)| *other == server).copied().collect();
         match found {
             Ok(address) => {
                 self.extents.addresses.insert(server, address);
                 self.extents.asked.remove(&server);
-                places.into_iter().for_each(|place| self.pump(now, place));
+                places.into_iter().for_each(|place| self.pump(place));
             }
             // The server is gone with all its data.
             Err(Status::NotFound) => {
                 self.extents.asked.remove(&server);
-                places.into_iter().for_each(|place| self.forget_place(now, place));
+                places.into_iter().for_each(|place| self.forget_place(place));
             }
             Err(_) => {}
         }
     }
 
     /// A server has no such shard: a list that named it has named no extent.
-    pub(super) fn place_void(&mut self, now: Time, place: ServerShard) {
+    pub(super) fn place_void(&mut self, place: ServerShard) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.dialled = false;
-        self.forget_place(now, place);
+        self.forget_place(place);
     }
 
     /// Decides all requests of a place that is gone, or never existed.
-    fn forget_place(&mut self, now: Time, place: ServerShard) {
+    fn forget_place(&mut self, place: ServerShard) {
         let line = self.extents.lines.remove(&place).expect("the caller found it");
         if line.dialled {
             self.out.posts.push(Post::HangUp(key_of(place)));
         }
         for wanted in line.sent.into_iter().chain(line.waiting) {
-            self.wanted_answered(now, &wanted, Status::ExtentGone);
+            self.wanted_answered(&wanted, Status::ExtentGone);
         }
     }
 
-    fn end_adoption(&mut self, now: Time, owner: u64) {
+    fn end_adoption(&mut self, owner: u64) {
         let adoption = self.extents.adoptions.get_mut(&owner).expect("the caller found it");
         assert!(adoption.is_open(), "INV-39: the put of owner {owner:#x} is decided twice");
         adoption.due = None;
@@ -497,17 +468,17 @@ impl ExtentsWork<'_> {
         let outcome = failed.map_or(Ok(()), Err);
         let slot = self.blocks.at(at).expect("an adoption ends with its block");
         let adopts = slot.structure.adopts().expect("it has requested the extents");
-        adopts.adopted(&mut slot.backing, now, ticket, owner, outcome);
-        self.extents.changed.push(at);
+        adopts.adopted(&mut slot.backing, self.now, ticket, owner, outcome);
+        self.agenda.changed(at);
     }
 
     /// Drops extents left behind by blocks, ends adoptions that took too long, and retries connections.
-    pub(super) fn tick_extents(&mut self, now: Time) {
+    pub(super) fn tick_extents(&mut self) {
         for (structure, owner, list) in std::mem::take(&mut self.extents.orphans) {
-            self.drop_extents(now, structure, owner, list);
+            self.drop_extents(structure, owner, list);
         }
         let due = self.extents.adoptions.iter();
-        let due = due.filter(|(_, adoption)| adoption.due.is_some_and(|due| due <= now));
+        let due = due.filter(|(_, adoption)| adoption.due.is_some_and(|due| due <= self.now));
         let due: Vec<u64> = due.map(|(owner, _)| *owner).collect();
         for owner in due {
             let adoption = self.extents.adoptions.get_mut(&owner).expect("listed just now");
@@ -516,14 +487,14 @@ impl ExtentsWork<'_> {
                 ADOPT_MAX.as_secs()
             );
             adoption.failed = Some((Status::ExtentGone, text));
-            self.end_adoption(now, owner);
+            self.end_adoption(owner);
         }
         let places: Vec<ServerShard> = self.extents.lines.keys().copied().collect();
         for place in places {
             let line = &self.extents.lines[&place];
             if !line.is_empty() {
-                self.pump(now, place);
-            } else if line.last_used + EXTENTS_IDLE <= now {
+                self.pump(place);
+            } else if line.last_used + EXTENTS_IDLE <= self.now {
                 if line.dialled {
                     self.out.posts.push(Post::HangUp(key_of(place)));
                 }
@@ -534,7 +505,7 @@ impl ExtentsWork<'_> {
     }
 
     /// Forgets the state of a controller shard's blocks, because the server has a new number there.
-    pub(super) fn reset_extents(&mut self, controller: u16) {
+    pub(super) fn reset(&mut self, controller: u16) {
         let Extents { addresses, asked, lines, adoptions, orphans, copied, .. } = &mut self.extents;
         copied.retain(|structure, _| structure.controller() != controller);
         let ours = |server: &ServerId| server.controller() == controller;
@@ -550,7 +521,7 @@ impl ExtentsWork<'_> {
     }
 
     /// `ExtentAdopt` and `ExtentDrop`, from the shard with the kv block.
-    pub(super) fn extent_part(&mut self, now: Time, op: Op, args: &[u8]) -> Answer {
+    pub(super) fn extent_part(&mut self, op: Op, args: &[u8]) -> Answer {
         let decoded = match op {
             Op::ExtentAdopt => ExtentAdoptRequest::decode(args)
                 .map(|q| (StructureId(q.structure), q.owner, q.extents)),
@@ -568,7 +539,7 @@ impl ExtentsWork<'_> {
             args.extend_from_slice(&id.to_le_bytes());
         }
         for (at, args) in blocks {
-            let answer = self.extents_of(now, op, structure, at, &args);
+            let answer = self.extents_of(op, structure, at, &args);
             if answer.status != Status::Ok && op == Op::ExtentAdopt {
                 return answer;
             }
@@ -576,14 +547,7 @@ impl ExtentsWork<'_> {
         Answer::ok(0)
     }
 
-    fn extents_of(
-        &mut self,
-        now: Time,
-        op: Op,
-        structure: StructureId,
-        at: BlockAt,
-        args: &[u8],
-    ) -> Answer {
+    fn extents_of(&mut self, op: Op, structure: StructureId, at: BlockAt, args: &[u8]) -> Answer {
         let slot = self.blocks.at(at);
         let own = |kind, of| kind == Kind::Extents && of == structure;
         let Some(slot) = slot.filter(|slot| own(slot.owner.kind, slot.owner.structure)) else {
@@ -592,9 +556,10 @@ impl ExtentsWork<'_> {
                 format!("this server has no block {}", at.block),
             );
         };
-        let operation = Operation { now, ticket: Ticket(0), op, args, wait_until: now };
+        let operation =
+            Operation { now: self.now, ticket: Ticket(0), op, args, wait_until: self.now };
         let outcome = slot.structure.apply(&mut slot.backing, &operation, &[]);
-        self.extents.changed.push(at);
+        self.agenda.changed(at);
         match outcome {
             Outcome::Done(answer) => Answer { payload: Payload::None, ..answer },
             Outcome::Parked => unreachable!("operations on extents do not wait"),

@@ -58,7 +58,7 @@ impl BlockSlot {
         if answer.status != Status::OutOfMemory {
             return answer;
         }
-        match self.full.wait(now) {
+        match self.successor.full.wait(now) {
             Some(wait) => {
                 let value = wait.as_micros() as u64 | busy::FULL;
                 Answer { status: Status::Busy, value, ..answer }

@@ -3,7 +3,9 @@
 //! A target gets the parts as requests of the source's server. The controller announces the move before the
 //! first part, and decides afterwards whether the range belongs to the target.
 
-use super::export::{NewUse, cannot_move};
+use super::agenda::Agenda;
+use super::blocks::Blocks;
+use super::export::{NewUse, Overlaps, cannot_move};
 use super::{BlockSlot, Shard};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, Operation, Outcome};
@@ -11,15 +13,27 @@ use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::messages::MoveLanesRequest;
 use honeycomb_wire::{Field, Op, RequestHeader, Status};
 
+/// The parts of a shard that import the content of other blocks.
+pub struct ImportWork<'a> {
+    now: Time,
+    blocks: &'a mut Blocks,
+    agenda: &'a mut Agenda,
+    overlaps: &'a mut Overlaps,
+}
+
 impl Shard {
+    /// Runs work on imports, and then the consequences for the blocks that it has changed.
+    pub fn on_imports<T>(&mut self, now: Time, work: impl FnOnce(&mut ImportWork<'_>) -> T) -> T {
+        let Shard { blocks, agenda, overlaps, .. } = self;
+        let outcome = work(&mut ImportWork { now, blocks, agenda, overlaps });
+        self.consequences(now);
+        outcome
+    }
+}
+
+impl ImportWork<'_> {
     /// Announces that a neighbour will send its range to a block. Idempotent.
-    pub fn begin_import(
-        &mut self,
-        at: BlockAt,
-        id: u64,
-        start: u64,
-        end: u64,
-    ) -> Result<(), Answer> {
+    pub fn begin(&mut self, at: BlockAt, id: u64, start: u64, end: u64) -> Result<(), Answer> {
         let slot = self.blocks.at(at).ok_or_else(|| wrong_epoch(at))?;
         if slot.structure.movable().is_none() {
             return Err(cannot_move());
@@ -38,34 +52,28 @@ impl Shard {
     }
 
     /// Ends an import: from now on the block owns the received range, or the range is dropped. Idempotent.
-    pub fn end_import(
-        &mut self,
-        now: Time,
-        at: BlockAt,
-        id: u64,
-        commit: bool,
-    ) -> Result<(), Answer> {
+    pub fn end(&mut self, at: BlockAt, id: u64, commit: bool) -> Result<(), Answer> {
         let slot = self.blocks.at(at).ok_or_else(|| wrong_epoch(at))?;
         let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
         if let (Some((start, end)), true) = (movable.imports(id), commit) {
             slot.owner.start = slot.owner.start.min(start);
             slot.owner.end = slot.owner.end.max(end);
         }
-        movable.end_import(&mut slot.backing, now, id, commit);
+        movable.end_import(&mut slot.backing, self.now, id, commit);
         slot.import = slot.import.filter(|import| *import != id);
-        self.after(now, at);
+        self.agenda.changed(at);
         Ok(())
     }
 
     /// Applies a part of a move with a complete payload.
     pub(super) fn part(
         &mut self,
-        now: Time,
         header: &RequestHeader,
         args: &[u8],
         payload: &[u8],
         operation: &Operation<'_>,
     ) -> Answer {
+        let now = self.now;
         let slot = match self.takes_parts(header) {
             Ok(slot) => slot,
             Err(refusal) => return refusal,
@@ -74,7 +82,7 @@ impl Shard {
             return adopt(slot, now, args, payload).unwrap_or_else(|refusal| refusal);
         }
         let outcome = slot.structure.apply(&mut slot.backing, operation, payload);
-        self.after(now, header.at);
+        self.agenda.changed(header.at);
         match outcome {
             Outcome::Done(answer) => answer,
             Outcome::Parked => unreachable!("a part of a move does not wait"),

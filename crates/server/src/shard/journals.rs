@@ -5,15 +5,18 @@
 //! repeated under the same name with the same bytes, however long it takes: an earlier attempt may still take
 //! effect. Waiting callers get no answer until then, and stop by their own deadlines.
 
+use super::agenda::Agenda;
+use super::blocks::Blocks;
+use super::outbox::Outbox;
 use super::{BlockOwner, BlockSlot, Shard};
 use honeycomb_block::Pin;
-use honeycomb_structures::{Answer, Ends, Journaled, Structure, ToStore};
+use honeycomb_structures::{Ends, Journaled, Structure, ToStore};
 use honeycomb_tiers::{JournalOwner, JournalStructure, Record, RecordEnds};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, JOURNAL_RETRY_MAX};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::JournalAt;
-use honeycomb_wire::{Durability, Op, RequestHeader, Status};
+use honeycomb_wire::{Durability, Op, RequestHeader};
 
 /// Where the changes of a block go, and how far that is.
 pub(super) struct Journal {
@@ -66,52 +69,48 @@ fn journaled(structure: &mut dyn Structure) -> &mut dyn Journaled {
     structure.journaled().expect("a journal was opened for it")
 }
 
+/// The parts of a shard that write journals.
+pub struct JournalWork<'a> {
+    now: Time,
+    blocks: &'a mut Blocks,
+    agenda: &'a mut Agenda,
+}
+
 impl Shard {
-    /// Assigns a block to its owner, whose changes are answered when they are in the journal. Returns a
-    /// journal that must be begun before the block is announced.
-    pub fn open_journaled(
-        &mut self,
-        owner: BlockOwner,
-        at: JournalAt,
-    ) -> Result<Option<JournalBegin>, Answer> {
-        self.open(owner)?;
-        self.has_journals = true;
-        let slot = self.blocks.at(owner.at).expect("the block was just opened");
-        if slot.journal.is_none() {
-            let Some(journaled) = slot.structure.journaled() else {
-                self.free(owner.at);
-                let kind = owner.kind.name();
-                let text = format!("changes to a {kind} cannot be acknowledged as flushed");
-                return Err(Answer::refuse(Status::WrongKind, text));
-            };
-            journaled.hold_back();
-            let begun = !owner.first;
-            slot.journal = Some(Box::new(Journal {
-                at,
-                begun,
-                number: 0,
-                start: 0,
-                under_way: None,
-                attempts: 0,
-                again_at: None,
-            }));
-        }
-        let journal = slot.journal.as_ref().expect("the block has a journal from here on");
-        Ok((!journal.begun).then(|| journal.begin(&owner)))
+    /// Runs work on journals, and then the consequences for the blocks that it has changed.
+    pub fn on_journals<T>(&mut self, now: Time, work: impl FnOnce(&mut JournalWork<'_>) -> T) -> T {
+        let Shard { blocks, agenda, .. } = self;
+        let outcome = work(&mut JournalWork { now, blocks, agenda });
+        self.consequences(now);
+        outcome
     }
 
+    /// How durable what a request has changed is, once it is answered.
+    #[inline]
+    pub fn durability_of(&mut self, header: &RequestHeader) -> Durability {
+        if !self.has_journals {
+            return Durability::Memory;
+        }
+        match self.blocks.at(header.at) {
+            Some(slot) if slot.journal.is_some() && slot.mutates(header.op) => Durability::Flushed,
+            _ => Durability::Memory,
+        }
+    }
+}
+
+impl JournalWork<'_> {
     /// The journal of a structure is there: its first block may write.
-    pub fn journal_begun(&mut self, now: Time, at: BlockAt) {
+    pub fn begun(&mut self, at: BlockAt) {
         if let Some(slot) = self.blocks.at(at)
             && let Some(journal) = &mut slot.journal
         {
             journal.begun = true;
-            self.after(now, at);
+            self.agenda.changed(at);
         }
     }
 
     /// A record is written, or could not be. Of a block that went meanwhile it does not matter.
-    pub fn journaled(&mut self, now: Time, at: BlockAt, number: u64, outcome: Result<(), String>) {
+    pub fn written(&mut self, at: BlockAt, number: u64, outcome: Result<(), String>) {
         let Some(slot) = self.blocks.at(at) else { return };
         let Some(journal) = slot.journal.as_mut().filter(|journal| journal.number == number) else {
             return;
@@ -126,49 +125,52 @@ impl Shard {
             }
             Err(_) => {
                 let pause = FLUSH_RETRY_FIRST.saturating_mul(1 << journal.attempts.min(16));
-                journal.again_at = Some(now + pause.min(JOURNAL_RETRY_MAX));
+                journal.again_at = Some(self.now + pause.min(JOURNAL_RETRY_MAX));
                 journal.attempts += 1;
                 journaled(&mut *slot.structure).not_stored();
             }
         }
-        self.after(now, at);
+        self.agenda.changed(at);
+    }
+}
+
+impl BlockSlot {
+    /// The changes of the block are answered when they are in a journal. Returns the journal if it must be
+    /// begun; `None` for a kind that cannot have one. Idempotent.
+    pub(super) fn opens_journal(&mut self, at: JournalAt) -> Option<Option<JournalBegin>> {
+        if self.journal.is_none() {
+            self.structure.journaled()?.hold_back();
+            self.journal = Some(Box::new(Journal {
+                at,
+                begun: !self.owner.first,
+                number: 0,
+                start: 0,
+                under_way: None,
+                attempts: 0,
+                again_at: None,
+            }));
+        }
+        let journal = self.journal.as_ref()?;
+        Some((!journal.begun).then(|| journal.begin(&self.owner)))
     }
 
-    /// Records that are to be written.
-    pub fn take_journal_writes(&mut self) -> Vec<JournalWrite> {
-        std::mem::take(&mut self.out.journal_writes)
-    }
-
-    /// How durable what a request has changed is, once it is answered.
+    /// Begins the next record of the block, if there is something and nothing is on its way.
     #[inline]
-    pub fn durability_of(&mut self, header: &RequestHeader) -> Durability {
-        if !self.has_journals {
-            return Durability::Memory;
-        }
-        match self.blocks.at(header.at) {
-            Some(slot) if slot.journal.is_some() && slot.mutates(header.op) => Durability::Flushed,
-            _ => Durability::Memory,
+    pub(super) fn write_journal(&mut self, out: &mut Outbox) {
+        if self.journal.is_some() {
+            self.write_next(out);
         }
     }
 
-    /// Begins the next record of a block, if there is something and nothing is on its way.
-    #[inline]
-    pub(super) fn write_journal(&mut self, index: usize) {
-        if self.has_journals {
-            self.write_next(index);
-        }
-    }
-
-    fn write_next(&mut self, index: usize) {
-        let Some(slot) = self.blocks.get_mut(index) else { return };
-        let Some(journal) = slot.journal.as_deref_mut() else { return };
+    fn write_next(&mut self, out: &mut Outbox) {
+        let Some(journal) = self.journal.as_deref_mut() else { return };
         if !journal.begun || journal.under_way.is_some() {
             return;
         }
-        let Some(ToStore { range, ends }) = journaled(&mut *slot.structure).to_store() else {
+        let Some(ToStore { range, ends }) = journaled(&mut *self.structure).to_store() else {
             return;
         };
-        let bytes = (!range.is_empty()).then(|| slot.backing.pin(range));
+        let bytes = (!range.is_empty()).then(|| self.backing.pin(range));
         let ends = match ends {
             None => RecordEnds::Open,
             Some(Ends::Final) => RecordEnds::Final,
@@ -178,24 +180,27 @@ impl Shard {
                 RecordEnds::Continues(moved.entry.at())
             }
         };
-        let owner = &slot.owner;
-        let (at, number) = (owner.at, journal.number);
-        let name = Record::name(&journal.at.tag, owner.structure.0, at, number);
+        let (at, number) = (self.owner.at, journal.number);
+        let name = Record::name(&journal.at.tag, self.owner.structure.0, at, number);
         let object = format!("{}/{name}", journal.at.directory);
         let record = Record { number, start: journal.start, ends };
         let write = JournalWrite { at, object, record, bytes };
         journal.under_way = Some(write.clone());
-        self.out.journal_writes.push(write);
+        out.journal_writes.push(write);
     }
 
     /// Tries again what could not be written.
-    pub(super) fn write_again(&mut self, now: Time, index: usize) {
-        let Some(slot) = self.blocks.get_mut(index) else { return };
-        let Some(journal) = slot.journal.as_deref_mut() else { return };
+    pub(super) fn write_again(&mut self, now: Time, out: &mut Outbox) {
+        let Some(journal) = self.journal.as_deref_mut() else { return };
         if journal.again_at.is_some_and(|due| due <= now) {
             journal.again_at = None;
-            self.out.journal_writes.extend(journal.under_way.clone());
+            out.journal_writes.extend(journal.under_way.clone());
         }
+    }
+
+    fn mutates(&self, op: Op) -> bool {
+        let own = op.kind_code() == self.owner.kind.code();
+        own && self.kind.operation(op.number()).is_some_and(|operation| operation.mutates)
     }
 }
 
@@ -214,12 +219,5 @@ impl Journal {
                 epoch: owner.at.epoch.0,
             },
         }
-    }
-}
-
-impl BlockSlot {
-    fn mutates(&self, op: Op) -> bool {
-        let own = op.kind_code() == self.owner.kind.code();
-        own && self.kind.operation(op.number()).is_some_and(|operation| operation.mutates)
     }
 }

@@ -4,19 +4,48 @@
 //! is freed too, but its pages stay while any client maps them: they are *owed*, and tracked here. The next
 //! owner's memory is new either way.
 
-use super::Shard;
+use super::blocks::Blocks;
+use super::{Shard, ShardConfig};
 use honeycomb_block::Shared;
 use honeycomb_types::limits::OWED_PERCENT_MAX;
 use honeycomb_types::{BlockAt, JobId};
 use std::io;
 
 /// A copy of a freed block that clients may still map, and the job that owned it.
-pub(super) struct OwedCopy {
+struct OwedCopy {
     job: JobId,
     copy: Shared,
 }
 
+/// The copies of freed blocks of a shard.
+#[derive(Default)]
+pub(super) struct LentCopies(Vec<OwedCopy>);
+
+impl LentCopies {
+    /// A block is freed: from now on its job owes the mapped copy.
+    pub fn owe(&mut self, job: JobId, copy: Shared) {
+        if copy.is_lent() {
+            self.0.push(OwedCopy { job, copy });
+        }
+    }
+}
+
+/// The parts of a shard that lend memory to clients.
+pub struct Lending<'a> {
+    config: &'a ShardConfig,
+    blocks: &'a mut Blocks,
+    lent: &'a mut LentCopies,
+}
+
 impl Shard {
+    /// Its memory that clients map.
+    pub fn lending(&mut self) -> Lending<'_> {
+        let Shard { config, blocks, lent, .. } = self;
+        Lending { config, blocks, lent }
+    }
+}
+
+impl Lending<'_> {
     /// The copy that clients map of this block, if there is one.
     pub fn shared(&self, at: BlockAt) -> Option<&Shared> {
         let slot = self.blocks.get(self.blocks.index(at.block)?)?;
@@ -39,17 +68,10 @@ impl Shard {
         Ok(())
     }
 
-    /// The block is freed: from now on its job owes the mapped copy.
-    pub(super) fn owe(&mut self, job: JobId, copy: Shared) {
-        if copy.is_lent() {
-            self.owed.push(OwedCopy { job, copy });
-        }
-    }
-
     /// Bytes of freed blocks that are still mapped, of all jobs.
     pub fn owed(&mut self) -> u64 {
-        self.owed.retain(|owed| owed.copy.is_lent());
-        self.owed.iter().map(|owed| owed.copy.len() as u64).sum()
+        self.lent.0.retain(|owed| owed.copy.is_lent());
+        self.lent.0.iter().map(|owed| owed.copy.len() as u64).sum()
     }
 
     /// Why this job can get no more memory to map for now, if so: the mapped part of freed blocks has reached
@@ -61,7 +83,7 @@ impl Shard {
         if all <= bound {
             return None;
         }
-        let own = self.owed.iter().filter(|owed| owed.job == job);
+        let own = self.lent.0.iter().filter(|owed| owed.job == job);
         let own: u64 = own.map(|owed| owed.copy.len() as u64).sum();
         Some(format!(
             "{all} bytes of freed blocks are still mapped, {own} of them by this job's readers; \

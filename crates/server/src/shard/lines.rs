@@ -23,8 +23,7 @@ pub enum LineKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Post {
     /// Open a connection to the shard of this block. Later requests for the key are sent over it, in order,
-    /// and each is answered in order: by `Shard::line_answered`; or by `Shard::line_lost`, if it cannot be
-    /// opened or breaks; or by `Shard::line_refused`.
+    /// and each is answered in order: see `LineEvent`.
     Dial {
         /// The connection.
         key: LineKey,
@@ -67,39 +66,31 @@ impl PostPayload {
     }
 }
 
+/// The outcome of a `Post`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineEvent {
+    /// The next request of the connection was answered.
+    Answered(Status),
+    /// The connection could not be opened, or broke.
+    Lost,
+    /// The connection was opened, and the other end refused it.
+    Refused(Status),
+}
+
 impl Shard {
-    /// The pending posts, in order.
-    pub fn take_posts(&mut self) -> Vec<Post> {
-        std::mem::take(&mut self.out.posts)
-    }
-
-    /// A request on a peer connection was answered.
-    pub fn line_answered(&mut self, now: Time, key: LineKey, status: Status) {
+    /// Handles an event of a peer connection.
+    pub fn line_event(&mut self, now: Time, key: LineKey, event: LineEvent) {
         match key {
-            LineKey::Move(key) => self.move_answered(now, key, status),
-            LineKey::Extents(server, shard) => {
-                self.on_extents(now, |work| work.place_answered(now, (server, shard), status))
-            }
-        }
-    }
-
-    /// A peer connection could not be opened, or broke.
-    pub fn line_lost(&mut self, now: Time, key: LineKey) {
-        match key {
-            LineKey::Move(key) => self.move_lost(now, key),
-            LineKey::Extents(server, shard) => {
-                self.on_extents(now, |work| work.place_lost(now, (server, shard)))
-            }
-        }
-    }
-
-    /// A peer connection was opened, and the other end refused it.
-    pub fn line_refused(&mut self, now: Time, key: LineKey, status: Status) {
-        match key {
-            LineKey::Extents(server, shard) if status == Status::InvalidArgument => {
-                self.on_extents(now, |work| work.place_void(now, (server, shard)));
-            }
-            _ => self.line_lost(now, key),
+            LineKey::Move(key) => self.on_exports(now, |work| match event {
+                LineEvent::Answered(status) => work.move_answered(key, status),
+                LineEvent::Lost | LineEvent::Refused(_) => work.move_lost(key),
+            }),
+            LineKey::Extents(server, shard) => self.on_extents(now, |work| match event {
+                LineEvent::Answered(status) => work.place_answered((server, shard), status),
+                // The server has no such shard.
+                LineEvent::Refused(Status::InvalidArgument) => work.place_void((server, shard)),
+                LineEvent::Lost | LineEvent::Refused(_) => work.place_lost((server, shard)),
+            }),
         }
     }
 }

@@ -7,15 +7,12 @@ use honeycomb_wire::notice::Notice;
 
 /// Pending messages of a shard.
 #[derive(Default)]
-pub(super) struct Outbox {
-    pub effects: Vec<Effect>,
-    /// Answers to requests that were parked.
-    pub completed: Vec<(Ticket, Answer)>,
-    /// For each subscription, the number of the notice within the block, and its content.
-    pub notices: Vec<(Ticket, u64, Notice)>,
-    pub posts: Vec<Post>,
-    /// Records to be written.
-    pub journal_writes: Vec<JournalWrite>,
+pub struct Outbox {
+    pub(super) effects: Vec<Effect>,
+    pub(super) completed: Vec<(Ticket, Answer)>,
+    pub(super) notices: Vec<(Ticket, u64, Notice)>,
+    pub(super) posts: Vec<Post>,
+    pub(super) journal_writes: Vec<JournalWrite>,
 }
 
 impl Outbox {
@@ -27,6 +24,31 @@ impl Outbox {
             && self.effects.is_empty()
             && self.posts.is_empty()
             && self.journal_writes.is_empty()
+    }
+
+    /// The next answer to a request that was parked.
+    pub fn completed(&mut self) -> Option<(Ticket, Answer)> {
+        self.completed.pop()
+    }
+
+    /// The pending notices: the subscription of each, its number within the block, and its content.
+    pub fn take_notices(&mut self) -> Vec<(Ticket, u64, Notice)> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// The pending effects.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// The pending posts.
+    pub fn take_posts(&mut self) -> Vec<Post> {
+        std::mem::take(&mut self.posts)
+    }
+
+    /// Records to be written. `JournalWork::written` gets the outcome of each.
+    pub fn take_journal_writes(&mut self) -> Vec<JournalWrite> {
+        std::mem::take(&mut self.journal_writes)
     }
 }
 
@@ -109,7 +131,8 @@ pub enum Effect {
         /// The move.
         id: u64,
     },
-    /// Request from the controller the address of another server; answered by `Shard::server_located`.
+    /// Request from the controller the address of another server; answered by
+    /// `ExtentsWork::server_located`.
     LocateServer {
         /// The shard that requests it.
         shard: ShardIx,

@@ -1,8 +1,18 @@
 //! The owners of blocks: a block is opened for its owner, closed, and freed.
 
-use super::export::{Exports, RetainedBlock};
+use super::agenda::{Agenda, Attention};
+use super::blocks::Blocks;
+use super::export::{Exports, Overlaps, RetainedBlock};
+use super::extents::{Extents, ExtentsWork};
+use super::lending::LentCopies;
+use super::lifecycle::Stage;
+use super::outbox::Outbox;
+use super::pending::AllPending;
 use super::residency::Residency;
-use super::{BlockOwner, BlockSlot, Shard};
+use super::successor::SuccessorState;
+use super::tiers::{TierWork, Tiers};
+use super::waiting::RequestWork;
+use super::{BlockOwner, BlockSlot, JournalBegin, Shard, ShardConfig};
 use crate::holdings::ReportedState;
 use crate::pace::Pace;
 use crate::refusals::{unknown_block, wrong_epoch};
@@ -11,9 +21,63 @@ use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Lanes, Opening};
 use honeycomb_types::{BlockAt, Bug, Generation, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
-use honeycomb_wire::messages::HeldBlock;
+use honeycomb_wire::messages::JournalAt;
+use std::collections::VecDeque;
+
+/// The parts of a shard that give blocks to owners, and take them back.
+pub struct Owners<'a> {
+    pub(super) config: &'a ShardConfig,
+    pub(super) blocks: &'a mut Blocks,
+    agenda: &'a mut Agenda,
+    pub(super) out: &'a mut Outbox,
+    pub(super) tiers: &'a mut Tiers,
+    extents: &'a mut Extents,
+    pub(super) overlaps: &'a mut Overlaps,
+    pending: &'a mut AllPending,
+    lent: &'a mut LentCopies,
+}
 
 impl Shard {
+    /// The owners of its blocks.
+    pub fn owners(&mut self) -> Owners<'_> {
+        let Shard { config, blocks, agenda, out, tiers, extents, overlaps, pending, lent, .. } =
+            self;
+        Owners { config, blocks, agenda, out, tiers, extents, overlaps, pending, lent }
+    }
+
+    /// Assigns a block to its owner: see `Owners::assign`. With a journal, changes of the block are answered
+    /// when they are stored there. Returns a journal that must be begun before the block is announced.
+    pub fn open(
+        &mut self,
+        owner: BlockOwner,
+        journal: Option<JournalAt>,
+    ) -> Result<Option<JournalBegin>, Answer> {
+        if let Some(index) = self.owners().assign(owner)? {
+            // From here on the block's moves are checked, so that even its first request, if it fills the
+            // block, waits for a part to move and is not refused.
+            self.on_exports(Time::ZERO, |work| work.inspect(index));
+            self.blocks.found_mut(index).arm(index, &mut self.agenda);
+        }
+        let Some(journal) = journal else { return Ok(None) };
+        let slot = self.blocks.at(owner.at).expect("the block was just opened");
+        let Some(begin) = slot.opens_journal(journal) else {
+            self.owners().free(owner.at);
+            let kind = owner.kind.name();
+            let text = format!("changes to a {kind} cannot be acknowledged as flushed");
+            return Err(Answer::refuse(Status::WrongKind, text));
+        };
+        self.has_journals = true;
+        Ok(begin)
+    }
+}
+
+impl Owners<'_> {
+    /// The parts of the shard that move blocks between tiers.
+    pub(super) fn tier_work(&mut self) -> TierWork<'_> {
+        let Owners { config, blocks, tiers, out, overlaps, .. } = self;
+        TierWork { config, blocks, tiers, out, overlaps }
+    }
+
     /// Sets the number under which the server joined a controller shard. All blocks that were held for that
     /// shard are freed: blocks of an earlier number are `DataLost`.
     pub fn reset(&mut self, server: ServerId) {
@@ -33,20 +97,22 @@ impl Shard {
             }
             self.blocks.forget_epoch(index);
         }
-        self.on_extents(Time::ZERO, |work| work.reset_extents(controller));
-        self.touched.retain(|index| !ours.contains(&(*index as usize)));
+        let Owners { config, blocks, agenda, extents, out, .. } = self;
+        ExtentsWork { now: Time::ZERO, config, blocks, agenda, extents, out }.reset(controller);
+        self.agenda.forget(&ours);
         self.out.effects.retain(|effect| effect.controller() != controller);
     }
 
-    /// Assigns a block to its owner. Idempotent; an owner older than the block's last epoch is refused
-    /// (INV-01). The memory contains no byte of another job (INV-04): it is new, or the same job has just
-    /// freed it and the new structure reads no byte before it has written it.
-    pub fn open(&mut self, owner: BlockOwner) -> Result<(), Answer> {
+    /// Assigns a block to its owner. Returns its index; `None` if it had this owner already. An owner older
+    /// than the block's last epoch is refused (INV-01). The memory contains no byte of another job (INV-04):
+    /// it is new, or the same job has just freed it and the new structure reads no byte before it has written
+    /// it.
+    fn assign(&mut self, owner: BlockOwner) -> Result<Option<usize>, Answer> {
         let index = self.blocks.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
         if let Some(slot) = self.blocks.get(index)
             && slot.owner.at.epoch == owner.at.epoch
         {
-            return Ok(());
+            return Ok(None);
         }
         if owner.at.epoch <= self.blocks.last_epoch(index) {
             let BlockAt { block, epoch } = owner.at;
@@ -62,27 +128,7 @@ impl Shard {
             self.close(index, at);
         }
         self.free_retained(index);
-        if !self.blocks.has_room() {
-            // A controller that assigns too many blocks must be refused here, and not by the kernel.
-            let text = format!("all {} blocks of this core are in use", self.config.blocks);
-            return Err(Answer::refuse(Status::OutOfMemory, text));
-        }
-        if !owner.tier.is_below() && !self.tier_work().has_frame() {
-            let text = format!("all {} memory frames of this core are in use", self.config.frames);
-            return Err(Answer::refuse(Status::OutOfMemory, text));
-        }
-        if let Some(below) = owner.tier.below() {
-            let text = match self.config.disks.get(below) {
-                Some(tier) if !tier.class.takes_final_only() => None,
-                Some(tier) => {
-                    Some(format!("blocks cannot be created directly in tier {}", tier.class))
-                }
-                None => Some(format!("this server has no {}", owner.tier)),
-            };
-            if let Some(text) = text {
-                return Err(Answer::refuse(Status::InvalidArgument, text));
-            }
-        }
+        self.has_room_for(&owner)?;
         let backing = match owner.tier.is_below() {
             true => Ok(Backing::absent(self.config.block_size, &self.config.reclaimer)),
             false => self.tier_work().new_backing(&owner, kind.overwrites()),
@@ -111,18 +157,12 @@ impl Shard {
             structure,
             kind,
             lanes: Lanes::within(self.config.lane_room.clone()),
-            touched: false,
-            looked: (Time::ZERO, 0),
-            unseen: false,
-            ask_after: Time::ZERO,
-            asked_at: None,
-            full: Default::default(),
-            idle_at: None,
+            attention: Attention::default(),
+            successor: SuccessorState::default(),
             pace: Pace::default(),
-            timer: None,
-            retire_at: None,
+            stage: Stage::Open,
+            inbox: VecDeque::new(),
             watchers: Watchers::default(),
-            sealed: None,
             exports: Exports::default(),
             import: (owner.importing != 0).then_some(owner.importing),
             told: ReportedState::default(),
@@ -131,11 +171,30 @@ impl Shard {
             journal: None,
         };
         self.blocks.insert(index, slot);
-        // From here on the block's moves are checked, so that even its first request, if it fills the block,
-        // waits for a part to move and is not refused.
-        self.look_at_exports(Time::ZERO, index);
-        self.arm(index);
-        Ok(())
+        Ok(Some(index))
+    }
+
+    /// Refuses a block for which there is no room in its tier.
+    fn has_room_for(&self, owner: &BlockOwner) -> Result<(), Answer> {
+        let ShardConfig { blocks, frames, disks, .. } = self.config;
+        if !self.blocks.has_room() {
+            // A controller that assigns too many blocks must be refused here, and not by the kernel.
+            let text = format!("all {blocks} blocks of this core are in use");
+            return Err(Answer::refuse(Status::OutOfMemory, text));
+        }
+        let Some(below) = owner.tier.below() else {
+            if self.tiers.has_frame(*frames) {
+                return Ok(());
+            }
+            let text = format!("all {frames} memory frames of this core are in use");
+            return Err(Answer::refuse(Status::OutOfMemory, text));
+        };
+        let text = match disks.get(below) {
+            Some(tier) if !tier.class.takes_final_only() => return Ok(()),
+            Some(tier) => format!("blocks cannot be created directly in tier {}", tier.class),
+            None => format!("this server has no {}", owner.tier),
+        };
+        Err(Answer::refuse(Status::InvalidArgument, text))
     }
 
     /// Takes a block from its owner. True if no data of that epoch can be read any more, also if the block
@@ -159,14 +218,14 @@ impl Shard {
         let mut slot = self.blocks.remove(index).expect("checked above");
         let text = "the block was freed or has another owner";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.out.notices);
-        self.end_exports(&slot);
+        self.out.posts.extend(slot.exports.hang_up(at));
         self.extents.closed(at);
         self.tier_work().leave_tiers(&mut slot);
         if let Some(copy) = slot.shared.take() {
-            self.owe(slot.owner.job, copy);
+            self.lent.owe(slot.owner.job, copy);
         }
         if Bug::StaleBytes.active() {
-            self.stale.push(slot.backing);
+            self.tiers.stale.push(slot.backing);
         }
         for pending in self.pending.take_of(at) {
             self.out.completed.push((pending.ticket, wrong_epoch(at)));
@@ -183,38 +242,18 @@ impl Shard {
             slot.watchers.revoke(current, &mut self.out.notices);
             revoked.push((at, current));
         }
-        revoked.into_iter().for_each(|(at, current)| self.revoke_waiting(at, current));
+        let Owners { blocks, agenda, pending, out, .. } = self;
+        let mut requests = RequestWork { blocks, agenda, pending, out };
+        revoked.into_iter().for_each(|(at, current)| requests.revoke_waiting(at, current));
     }
 
     /// Calls `report` with the usage of every block that changed since the last call.
     pub fn usage(&mut self, mut report: impl FnMut(BlockAt, u64)) {
-        for index in std::mem::take(&mut self.touched) {
+        for index in self.agenda.take_touched() {
             if let Some(slot) = self.blocks.get_mut(index as usize) {
-                slot.touched = false;
+                slot.attention.is_reported();
                 report(slot.owner.at, slot.structure.bytes_used());
             }
         }
-    }
-
-    /// The report for a controller that may have lost some of this state: every block that is held, with its
-    /// seal, its successor, and the items taken from it. A block that is being flushed is held too.
-    pub fn holdings(&self) -> Vec<HeldBlock> {
-        let open = self.blocks.in_use().map(|slot| {
-            let (tier, to) = self.tiers.tiers_of(slot.owner.at, &slot.place);
-            let told = slot.told.of(&slot.owner, slot.structure.bytes_used());
-            HeldBlock { tier: tier.0, to: to.0, ..told }
-        });
-        let retained = self.blocks.all_retained().map(|retained| {
-            let RetainedBlock { owner, place, .. } = retained;
-            let (tier, to) = self.tiers.tiers_of(owner.at, place);
-            HeldBlock { tier: tier.0, to: to.0, ..ReportedState::default().of(owner, 0) }
-        });
-        open.chain(retained).collect()
-    }
-
-    /// The blocks in use and their owners.
-    pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
-        let open = self.blocks.in_use().map(|slot| &slot.owner);
-        open.chain(self.blocks.all_retained().map(|retained| &retained.owner))
     }
 }

@@ -2,7 +2,7 @@
 //! written often stay in memory.
 //!
 //! The shard knows the reads exactly and at once, and the controller knows the free room. So the shard
-//! requests a promotion (`Effect::Raise`), and the controller commands it when there is room (`Shard::lower`,
+//! requests a promotion (`Effect::Raise`), and the controller commands it when there is room (`change_tier`,
 //! to memory). Until the whole block is in memory it is read from the disk as before, and its memory belongs
 //! to no other block (INV-42). A block that cannot be read now stays where it is.
 
@@ -79,7 +79,7 @@ impl TierWork<'_> {
     /// Begins to promote a block. It is read from its lower tier until all of it is in memory.
     pub(super) fn promote(&mut self, index: usize) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
-        let has_frame = self.has_frame();
+        let has_frame = self.tiers.has_frame(self.config.frames);
         let slot = self.blocks.get_mut(index);
         let Some(slot) = slot else { return refuse("the block is retained for a flush") };
         if slot.place.is_promoting() {

@@ -67,11 +67,11 @@ pub(super) fn next_block(slot: &BlockSlot, args: &[u8]) -> Answer {
     if !args.is_empty() {
         return Answer::refuse(Status::BadFrame, "NextBlock takes no arguments");
     }
-    match &slot.sealed {
+    match slot.stage.continuation() {
         None => Answer::ok(0),
         Some((length, successor)) => {
             let (status, args) = (Status::Moved, successor.to_vec());
-            Answer { status, value: *length, args, payload: Payload::None }
+            Answer { status, value: length, args, payload: Payload::None }
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Blocks whose bytes are in lower tiers (ADR 0023).
 //!
 //! A block is demoted in place: its name, its epoch, its lanes, its waiting requests and its subscriptions
-//! stay, and clients do not notice. The controller decides which block is demoted (`lower`), or places a new
-//! one in a lower tier at once (`BlockOwner::tier`). Reads are served from the lower tier. Before a write the
-//! needed part is read back into the *write cache*, memory reserved for that; the block is demoted again when
-//! it is sealed or when another needs the room.
+//! stay, and clients do not notice. The controller decides which block is demoted (`change_tier`), or places
+//! a new one in a lower tier at once (`BlockOwner::tier`). Reads are served from the lower tier. Before a
+//! write the needed part is read back into the *write cache*, memory reserved for that; the block is demoted
+//! again when it is sealed or when another needs the room.
 //!
 //! `Residency` has the states of a block.
 //!
@@ -15,7 +15,6 @@
 
 use super::blocks::Blocks;
 use super::export::Overlaps;
-use super::export::TierExport;
 use super::fetching::Fetching;
 use super::on_disk::OnDisk;
 use super::outbox::Outbox;
@@ -115,6 +114,8 @@ pub(super) struct Tiers {
     /// Frames in use.
     pub frames: u32,
     pub write_cache: WriteCache,
+    /// Backings that a planted defect reuses unscrubbed.
+    pub stale: Vec<Backing>,
     /// Bytes that were read from lower tiers and are not sent yet.
     pub buffers: Arc<AtomicUsize>,
     pub counts: TierCounts,
@@ -203,6 +204,19 @@ impl Tiers {
         self.out.is_empty()
     }
 
+    /// Whether nothing is on its way to or from a disk, and this many places are used.
+    pub(super) fn is_quiet(&self, used: usize) -> bool {
+        let used_of = |disk: &DiskShare| disk.spots.len() - disk.free.len();
+        self.doing.is_empty()
+            && self.leaving.is_empty()
+            && self.lent.is_empty()
+            && self.unreturned.is_empty()
+            && self.hungry.is_empty()
+            && self.readings.is_empty()
+            && self.fetching.is_empty()
+            && self.disks.iter().map(used_of).sum::<usize>() == used
+    }
+
     /// When to look again whether memory is still read.
     pub(super) fn deadline(&self) -> Option<Time> {
         let unreturned = self.unreturned.iter().map(|(due, ..)| *due);
@@ -216,6 +230,11 @@ impl Tiers {
             return (TierIx::MEMORY, place.tier());
         }
         place.tiers()
+    }
+
+    /// Whether one of this many frames is free.
+    pub(super) fn has_frame(&self, frames: u32) -> bool {
+        self.frames < frames
     }
 
     /// Memory of a block is free.
@@ -258,74 +277,20 @@ impl Tiers {
 }
 
 impl Shard {
-    /// I/O to be carried out on the disks. `io_done` gets the outcome of each, in any order.
-    pub fn take_io(&mut self) -> Vec<Io> {
-        std::mem::take(&mut self.tiers.out)
-    }
-
-    /// The traffic between tiers since the start.
-    pub fn tier_counts(&self) -> TierCounts {
-        self.tiers.counts
-    }
-
-    /// Whether no block is on its way to or from a disk, and every used place belongs to a block. For tests.
-    pub fn tiers_are_quiet(&self) -> bool {
-        let used = |disk: &DiskShare| disk.spots.len() - disk.free.len();
-        let places = self.blocks.in_use().map(|slot| &slot.place);
-        let places = places.chain(self.blocks.all_retained().map(|retained| &retained.place));
-        let of = |place: &Residency| {
-            let extra = place.export().and_then(TierExport::extra_slot);
-            usize::from(place.copy().is_some()) + usize::from(extra.is_some())
-        };
-        let owned = places.map(of).sum::<usize>();
-        let tiers = &self.tiers;
-        tiers.doing.is_empty()
-            && tiers.leaving.is_empty()
-            && tiers.lent.is_empty()
-            && tiers.unreturned.is_empty()
-            && tiers.hungry.is_empty()
-            && tiers.readings.is_empty()
-            && tiers.fetching.is_empty()
-            && tiers.disks.iter().map(used).sum::<usize>() == owned
-    }
-
-    /// Frames in use, and places of the write cache in use. For tests.
-    pub fn in_memory(&self) -> (u32, u32) {
-        (self.tiers.frames, self.tiers.write_cache.taken)
-    }
-
-    /// Whether a block has a frame. For tests.
-    pub fn has_frame_for(&mut self, at: BlockAt) -> bool {
-        self.blocks.at(at).is_some_and(|slot| slot.place.room() == MemoryRoom::Frame)
-    }
-
-    /// Begins to move a block to this tier, as the controller commands. Refused if it cannot now;
-    /// `Effect::TierChanged` reports the arrival.
-    pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
-        self.tier_work().change_tier(at, tier)
-    }
-
-    /// Handles the outcome of some I/O.
-    pub fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
-        self.tier_work().io_done(now, id, done);
-    }
-
-    /// The parts of the shard that the work on tiers needs.
-    pub(super) fn tier_work(&mut self) -> TierWork<'_> {
-        let Shard { config, blocks, tiers, out, overlaps, stale, .. } = self;
-        TierWork { config, blocks, tiers, out, overlaps, stale }
+    /// Its blocks in lower tiers.
+    pub fn tiers(&mut self) -> TierWork<'_> {
+        let Shard { config, blocks, tiers, out, overlaps, .. } = self;
+        TierWork { config, blocks, tiers, out, overlaps }
     }
 }
 
 /// The parts of a shard that move blocks between tiers, and read them there.
-pub(super) struct TierWork<'a> {
-    pub config: &'a ShardConfig,
-    pub blocks: &'a mut Blocks,
-    pub tiers: &'a mut Tiers,
-    pub out: &'a mut Outbox,
-    pub overlaps: &'a mut Overlaps,
-    /// Backings that a planted defect reuses unscrubbed.
-    pub stale: &'a mut Vec<Backing>,
+pub struct TierWork<'a> {
+    pub(super) config: &'a ShardConfig,
+    pub(super) blocks: &'a mut Blocks,
+    pub(super) tiers: &'a mut Tiers,
+    pub(super) out: &'a mut Outbox,
+    pub(super) overlaps: &'a mut Overlaps,
 }
 
 /// The parts of a shard that read blocks in lower tiers.
@@ -337,19 +302,20 @@ pub(super) struct LowerReads<'a> {
 }
 
 impl TierWork<'_> {
+    /// I/O to be carried out on the disks. `io_done` gets the outcome of each, in any order.
+    pub fn take_io(&mut self) -> Vec<Io> {
+        std::mem::take(&mut self.tiers.out)
+    }
+
     /// The parts of the shard that reads need.
     pub(super) fn reads(&mut self) -> LowerReads<'_> {
         let TierWork { config, blocks, tiers, out, .. } = self;
         LowerReads { config, blocks, tiers, out }
     }
 
-    /// Whether a frame is free.
-    pub(super) fn has_frame(&self) -> bool {
-        self.tiers.frames < self.config.frames
-    }
-
-    /// See `Shard::lower`.
-    fn change_tier(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
+    /// Begins to move a block to this tier, as the controller commands. Refused if it cannot now;
+    /// `Effect::TierChanged` reports the arrival.
+    pub fn change_tier(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
         let index = self.blocks.index(at.block).ok_or_else(|| wrong_epoch(at))?;
         let mapped = self.blocks.get(index).is_some_and(|slot| slot.shared.is_some());
         let lying = self.blocks.bytes_at(index).filter(|lying| lying.owner.at == at);
@@ -387,7 +353,7 @@ impl TierWork<'_> {
         let ShardConfig { block_size, reclaimer, .. } = self.config;
         let own = tenant_of(owner);
         let tenant = if Bug::MemoryChangesTenant.active() { Tenant(0) } else { own };
-        let backing = match self.stale.pop() {
+        let backing = match self.tiers.stale.pop() {
             Some(backing) if Bug::StaleBytes.active() => return Ok(backing),
             _ => Backing::map_for(tenant, overwrites, *block_size, reclaimer)?,
         };
@@ -508,8 +474,8 @@ impl TierWork<'_> {
         self.out.completed.extend(gone.into_iter().map(|(_, ticket)| (ticket, wrong_epoch(at))));
     }
 
-    /// See `Shard::io_done`.
-    fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
+    /// Handles the outcome of some I/O.
+    pub fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
         let Some((tier, spot, doing)) = self.tiers.doing.remove(&id.0) else { return };
         if let Doing::Discard = doing {
             // Even if its room was not returned, no later owner reads its bytes: the checksums differ.

@@ -1,9 +1,15 @@
-//! Operations that are not answered yet, and the places where their results are recorded.
+//! Requests: their admission, the operations that are not answered yet, and the places where results are
+//! recorded.
 
+use super::agenda::Agenda;
+use super::blocks::Blocks;
+use super::outbox::Outbox;
+use super::pending::AllPending;
 use super::request::{Request, generation_of, record_hash, verdict_of};
 use super::{BlockSlot, CallerAccess, Shard};
-use crate::refusals::{in_progress, refusal_of, revoked};
-use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Ticket, Waits};
+use crate::authorize::authorize;
+use crate::refusals::{in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
+use honeycomb_structures::{Answer, Attributes, LaneVerdict, Outcome, Payload, Ticket, Waits};
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{BlockAt, Bug, Generation, LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::{Mutates, RequestHeader};
@@ -51,7 +57,15 @@ fn below(slot: &BlockSlot, answer: &Answer) -> bool {
     slot.backing.floor() > 0 && matches!(answer.payload, Payload::Block(_) | Payload::Parts(_))
 }
 
-impl Shard {
+/// The parts of a shard that admit requests, and keep those without an answer.
+pub struct RequestWork<'a> {
+    pub(super) blocks: &'a mut Blocks,
+    pub(super) agenda: &'a mut Agenda,
+    pub(super) pending: &'a mut AllPending,
+    pub(super) out: &'a mut Outbox,
+}
+
+impl<'a> RequestWork<'a> {
     /// Withdraws a parked operation whose caller is gone, unless the operation is in progress.
     pub fn hang_up(&mut self, ticket: Ticket) {
         if let Some(pending) = self.pending.get(ticket) {
@@ -59,8 +73,61 @@ impl Shard {
         }
     }
 
+    /// Ends a subscription whose connection is closed.
+    pub fn unsubscribe(&mut self, at: BlockAt, ticket: Ticket) {
+        if let Some(slot) = self.blocks.at(at)
+            && slot.watchers.remove(ticket)
+            && let Some(changes) = slot.structure.changes()
+        {
+            changes.watch(false);
+        }
+    }
+
+    /// The place of the next bytes of a payload that is arriving; `None` if the block was freed meanwhile.
+    pub fn fill(self, ticket: Ticket) -> Option<&'a mut [u8]> {
+        let at = self.pending.get(ticket)?.at;
+        let (streaming, backing) = self.blocks.at(at)?.streaming();
+        Some(streaming.fill(backing, ticket))
+    }
+
+    /// Notes that `n` bytes of the part returned by `fill` were written.
+    pub fn filled(&mut self, ticket: Ticket, n: usize) {
+        if let Some(pending) = self.pending.get(ticket)
+            && let Some(slot) = self.blocks.at(pending.at)
+        {
+            slot.streaming().0.filled(ticket, n);
+        }
+    }
+
+    /// Makes a complete payload visible. `Outbox::completed` returns the answer.
+    pub fn commit(&mut self, now: Time, ticket: Ticket) {
+        let Some(pending) = self.pending.get(ticket) else { return };
+        assert!(pending.filling, "INV-07: {ticket:?} is committed, and no payload of it arrives");
+        let Some(slot) = self.blocks.at(pending.at) else { return };
+        let (streaming, backing) = slot.streaming();
+        if let Outcome::Done(answer) = streaming.commit(backing, now, ticket) {
+            self.finish(pending, answer);
+        }
+        self.agenda.changed(pending.at);
+    }
+
+    /// Cancels the request of a payload whose connection is closed.
+    pub fn abort(&mut self, now: Time, ticket: Ticket) {
+        let Some(pending) = self.pending.remove(ticket) else { return };
+        assert!(pending.filling, "INV-07: {ticket:?} is aborted, and no payload of it arrives");
+        if let Some(slot) = self.blocks.at(pending.at) {
+            let (streaming, backing) = slot.streaming();
+            streaming.abort(backing, now, ticket);
+            if pending.mutates {
+                slot.lanes.abandon(pending.session, pending.lane);
+            }
+            self.agenda.changed(pending.at);
+        }
+    }
+
     /// Withdraws a waiting operation. False if it is in progress.
-    pub(super) fn give_up_waiting(&mut self, pending: Pending) -> bool {
+    fn give_up_waiting(&mut self, pending: Pending) -> bool {
+        let Some(index) = self.blocks.index(pending.at.block) else { return false };
         let Some(slot) = self.blocks.at(pending.at) else { return false };
         let cancelled = |waits: &mut dyn Waits| waits.cancel(pending.ticket);
         if pending.filling || !slot.structure.waits().is_some_and(cancelled) {
@@ -72,14 +139,11 @@ impl Shard {
         let removed = self.pending.remove(pending.ticket);
         assert!(removed.is_some(), "INV-16: {:?} is withdrawn twice", pending.ticket);
         // Operations that waited behind it may be able to run.
-        self.arm(
-            self.blocks
-                .index(pending.at.block)
-                .expect("a pending operation waits at a block of this shard"),
-        );
+        slot.arm(index, self.agenda);
         true
     }
 
+    /// Answers the operations of a block that wait under an older grant.
     pub(super) fn revoke_waiting(&mut self, at: BlockAt, current: Generation) {
         let old = |p: &&Pending| p.at == at && p.generation < current;
         let old: Vec<Pending> = self.pending.iter().filter(old).copied().collect();
@@ -90,9 +154,38 @@ impl Shard {
         }
     }
 
+    /// Locates the block, checks the grant, and looks up an earlier result: the index of the block and the
+    /// attributes of the operation if the structure is to run the request; otherwise the answer.
+    pub(super) fn admit(
+        &mut self,
+        now: Time,
+        clock_ms: u64,
+        access: &CallerAccess,
+        header: &RequestHeader,
+    ) -> Result<(usize, Attributes), Answer> {
+        let index = self.blocks.index(header.at.block).ok_or_else(|| unknown_block(header.at))?;
+        let slot = self.blocks.get_mut(index).ok_or_else(|| wrong_epoch(header.at))?;
+        if slot.owner.at.epoch != header.at.epoch && !Bug::EpochUnchecked.active() {
+            return Err(wrong_epoch(header.at));
+        }
+        let attributes = authorize(&slot.owner, &slot.kind, access, header, clock_ms)?;
+        let (owner, grant) = (&slot.owner, access.grant.as_ref().expect("authorized by one"));
+        let (of, given) = ((owner.job, owner.structure), (grant.job, grant.structure));
+        assert_eq!(of, given, "INV-28: a block serves a grant of another structure");
+        let (least, given) = (owner.generation, grant.generation);
+        assert!(
+            given >= least,
+            "INV-29: a grant of {given:?} is served, and {least:?} is the least"
+        );
+        if attributes.mutates {
+            self.recall(index, now, access, header)?;
+        }
+        Ok((index, attributes))
+    }
+
     /// Looks up an earlier result. A repeated request whose first attempt still waits replaces that attempt:
     /// the caller has lost the connection for its answer.
-    pub(super) fn recall(
+    fn recall(
         &mut self,
         index: usize,
         now: Time,
@@ -123,74 +216,12 @@ impl Shard {
         refusal_of(verdict)
     }
 
-    /// Records the result for retries and returns the answer, at the block of this index.
-    pub(super) fn conclude(
-        &mut self,
-        now: Time,
-        index: usize,
-        request: &Request<'_>,
-        outcome: Outcome,
-    ) -> Outcome {
-        let Request { access, header, attributes, .. } = *request;
-        let slot = self.blocks.found_mut(index);
-        match &outcome {
-            Outcome::Done(_) if !attributes.mutates => {
-                let outcome = match outcome {
-                    Outcome::Done(answer) if below(slot, &answer) => {
-                        let generation = generation_of(access);
-                        match self.tier_work().reads().resolve(
-                            now,
-                            index,
-                            request.ticket,
-                            generation,
-                            answer,
-                        ) {
-                            Some(answer) => Outcome::Done(answer),
-                            None => Outcome::Parked,
-                        }
-                    }
-                    outcome => outcome,
-                };
-                // Extent operations have no lane, because repeating them is harmless. Some change the block.
-                if header.op.mutates() != Mutates::No {
-                    self.after(now, header.at);
-                }
-                return outcome;
-            }
-            Outcome::Done(_) => {
-                let Outcome::Done(answer) = outcome else { unreachable!("matched above") };
-                let answer = slot.patiently(now, answer);
-                let hash = record_hash(slot, request);
-                slot.record(access.session, header.lane, header.sequence, hash, &answer);
-                self.after_one(now, index);
-                return Outcome::Done(answer);
-            }
-            Outcome::Parked => {
-                let hash = record_hash(slot, request);
-                let pending = self.pending(now, request, hash);
-                self.pending.push(pending);
-                self.after(now, header.at);
-            }
-        }
-        outcome
+    /// Keeps an operation until it is answered.
+    pub(super) fn park(&mut self, pending: Pending) {
+        self.pending.push(pending);
     }
 
-    pub(super) fn pending(&self, now: Time, request: &Request<'_>, hash: Option<u64>) -> Pending {
-        let Request { access, header, ticket, attributes, .. } = *request;
-        Pending {
-            ticket,
-            at: header.at,
-            session: access.session,
-            lane: header.lane,
-            sequence: header.sequence,
-            hash,
-            mutates: attributes.mutates,
-            generation: generation_of(access),
-            until_grant_ends: self.grant_ends_first(now, access, header),
-            filling: false,
-        }
-    }
-
+    /// A pending operation is answered.
     pub(super) fn finish(&mut self, pending: Pending, answer: Answer) {
         let removed = self.pending.remove(pending.ticket);
         assert!(removed.is_some(), "INV-16: {:?} is answered twice", pending.ticket);
@@ -201,9 +232,84 @@ impl Shard {
         }
         self.out.completed.push((pending.ticket, answer));
     }
+}
 
-    fn grant_ends_first(&self, now: Time, access: &CallerAccess, header: &RequestHeader) -> bool {
+impl Pending {
+    /// The operation of a request that the structure has accepted.
+    pub fn of(clock_ms: u64, request: &Request<'_>, hash: Option<u64>, filling: bool) -> Pending {
+        let Request { access, header, ticket, attributes, .. } = *request;
         let wait_ms = header.deadline_ms.min(WAIT_MAX_MS) as u64;
-        access.grant.is_some_and(|grant| grant.expires_ms < self.clock_ms(now) + wait_ms)
+        let ends_first = access.grant.is_some_and(|grant| grant.expires_ms < clock_ms + wait_ms);
+        Pending {
+            ticket,
+            at: header.at,
+            session: access.session,
+            lane: header.lane,
+            sequence: header.sequence,
+            hash,
+            mutates: attributes.mutates,
+            generation: access.grant.map_or(Generation(0), |grant| grant.generation),
+            until_grant_ends: ends_first && !filling,
+            filling,
+        }
+    }
+}
+
+impl Shard {
+    /// Its admission of requests, and those without an answer.
+    pub fn requests(&mut self) -> RequestWork<'_> {
+        let Shard { blocks, agenda, pending, out, .. } = self;
+        RequestWork { blocks, agenda, pending, out }
+    }
+
+    /// Runs work on requests, and then the consequences for the blocks that it has changed.
+    #[inline]
+    pub fn on_requests<T>(&mut self, now: Time, work: impl FnOnce(&mut RequestWork<'_>) -> T) -> T {
+        let outcome = work(&mut self.requests());
+        self.consequences(now);
+        outcome
+    }
+
+    /// Records the result for retries and returns the answer, at the block of this index.
+    pub(super) fn conclude(
+        &mut self,
+        now: Time,
+        index: usize,
+        request: &Request<'_>,
+        outcome: Outcome,
+    ) -> Outcome {
+        let Request { access, header, ticket, attributes, .. } = *request;
+        let slot = self.blocks.found_mut(index);
+        match outcome {
+            Outcome::Done(answer) if !attributes.mutates => {
+                let outcome = if below(slot, &answer) {
+                    let generation = generation_of(access);
+                    let mut tiers = self.tiers();
+                    let answer = tiers.reads().resolve(now, index, ticket, generation, answer);
+                    answer.map_or(Outcome::Parked, Outcome::Done)
+                } else {
+                    Outcome::Done(answer)
+                };
+                // Extent operations have no lane, because repeating them is harmless. Some change the block.
+                if header.op.mutates() != Mutates::No {
+                    self.after(now, header.at);
+                }
+                outcome
+            }
+            Outcome::Done(answer) => {
+                let answer = slot.patiently(now, answer);
+                let hash = record_hash(slot, request);
+                slot.record(access.session, header.lane, header.sequence, hash, &answer);
+                self.after_one(now, index);
+                Outcome::Done(answer)
+            }
+            Outcome::Parked => {
+                let hash = record_hash(slot, request);
+                let pending = Pending::of(self.clock_ms(now), request, hash, false);
+                self.requests().park(pending);
+                self.after(now, header.at);
+                Outcome::Parked
+            }
+        }
     }
 }

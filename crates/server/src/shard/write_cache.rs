@@ -9,6 +9,7 @@
 
 use super::on_disk::PAGE;
 use super::promotion::heats;
+use super::request::Request;
 use super::residency::MemoryRoom;
 use super::tiers::{Doing, TierWork};
 use super::{BlockSlot, Effect};
@@ -17,6 +18,7 @@ use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, busy};
 use honeycomb_types::limits::{TIER_CHUNK, WARM_TURN_MAX};
 use honeycomb_types::{BlockAt, Bug, Time};
+use honeycomb_wire::{Op, Status};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -57,7 +59,7 @@ impl Stay {
     }
 
     /// The stay of a block that was to leave now and could not be written to its disk.
-    fn failed(now: Time) -> Stay {
+    pub fn failed(now: Time) -> Stay {
         Stay { failed: true, ..Stay::requested(now) }
     }
 
@@ -100,6 +102,37 @@ pub(super) struct WriteCache {
 }
 
 impl TierWork<'_> {
+    /// Whether a request can run on a block that is not completely in memory; otherwise the answer.
+    pub(super) fn admit(
+        &mut self,
+        now: Time,
+        index: usize,
+        request: &Request<'_>,
+    ) -> Result<(), Answer> {
+        if request.header.op == Op::FileMap {
+            return Err(Answer::refuse(
+                Status::NotShared,
+                "the block is on a disk, or is being demoted",
+            ));
+        }
+        let slot = self.blocks.found(index);
+        let op = request.header.op;
+        let needs = match slot.rests() {
+            Rest::Pieces(_) if request.attributes.payload => {
+                let text = "the block is in a lower tier, or is being demoted, and accepts no data";
+                return Err(Answer::refuse(Status::BlockFull, text));
+            }
+            Rest::Pieces(_) => false,
+            _ if !request.attributes.mutates => false,
+            // Without a payload an operation changes none of their bytes.
+            Rest::Open(_) | Rest::Final(_) => request.attributes.payload,
+            Rest::Whole(_) | Rest::Busy => {
+                slot.lower_tier_reads().is_none_or(|reads| reads.needs_bytes(op))
+            }
+        };
+        if needs { self.prepare_change(now, index) } else { Ok(()) }
+    }
+
     /// Whether a change of a block that may write to it can run. If the block has no memory for that, it is
     /// read back, and the answer makes the writer try again.
     pub(super) fn prepare_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
@@ -219,14 +252,6 @@ impl TierWork<'_> {
         let coldest = may.min_by_key(|slot| slot.place.stay().map(Stay::last_use));
         if let Some(index) = coldest.and_then(|slot| self.blocks.index(slot.owner.at.block)) {
             let _ = self.write_back(index);
-        }
-    }
-
-    /// A block stays in the write cache for now, because it could not be written back.
-    pub(super) fn stays_cached(&mut self, now: Time, index: usize) {
-        let slot = self.blocks.get_mut(index);
-        if let Some(stay) = slot.and_then(|slot| slot.place.stay_mut()) {
-            *stay = Stay::failed(now);
         }
     }
 

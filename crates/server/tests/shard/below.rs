@@ -88,7 +88,7 @@ impl Below {
     fn open(&mut self, block: u32, tier: TierIx) {
         // Each has a part of the slots, as in a store of several blocks: otherwise it would merge.
         let part = BlockOwner { end: END, tier, ..owner(at(block), self.kind, true) };
-        self.shard.open(part).unwrap();
+        self.shard.open(part, None).unwrap();
     }
 
     /// A shard without blocks.
@@ -118,7 +118,7 @@ impl Below {
     /// Completes an operation in progress, and lets time pass.
     pub fn step(&mut self) {
         self.now = self.now + Duration::from_micros(200);
-        self.doing.extend(self.shard.take_io());
+        self.doing.extend(self.shard.tiers().take_io());
         // Often an operation is complete long before it is reported.
         if !self.doing.is_empty() && (self.done.is_empty() || self.below(2) == 0) {
             let n = self.below(self.doing.len() as u64) as usize;
@@ -128,10 +128,10 @@ impl Below {
         } else if !self.done.is_empty() {
             let n = self.below(self.done.len() as u64) as usize;
             let (id, done) = self.done.swap_remove(n);
-            self.shard.io_done(self.now, id, done);
+            self.shard.tiers().io_done(self.now, id, done);
         }
         self.shard.tick(self.now);
-        for effect in self.shard.take_effects() {
+        for effect in self.shard.out().take_effects() {
             match effect {
                 Effect::Raise { at, .. } => drop(self.wishes.insert(at)),
                 Effect::BeginMove { at, .. } => {
@@ -144,10 +144,10 @@ impl Below {
         if self.answers_moves && self.below(8) == 0 {
             for at in std::mem::take(&mut self.moves) {
                 let alone = MoveWord::Refused(Status::OutOfMemory, "it has no neighbour".into());
-                self.shard.move_word(self.now, at, alone);
+                self.shard.on_exports(self.now, |work| work.move_word(at, alone));
             }
         }
-        while let Some((ticket, answer)) = self.shard.completed() {
+        while let Some((ticket, answer)) = self.shard.out().completed() {
             assert!(self.came.insert(ticket, answer).is_none(), "it is answered once");
         }
     }
@@ -155,7 +155,7 @@ impl Below {
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
             self.step();
-            self.doing.extend(self.shard.take_io());
+            self.doing.extend(self.shard.tiers().take_io());
             if self.doing.is_empty() && self.done.is_empty() {
                 return;
             }
@@ -244,9 +244,12 @@ impl Below {
     /// The content of a block in the form of a flush, which is copied while the block is served.
     pub fn copied(&mut self, block: u32) -> Vec<u8> {
         const FLUSH: u64 = 1;
-        let (copy, _) = self.shard.copy(at(block), (0, u64::MAX), FLUSH).unwrap();
+        let (copy, _) = self
+            .shard
+            .on_exports(self.now, |work| work.copy(at(block), (0, u64::MAX), FLUSH))
+            .unwrap();
         let content = self.written(&copy);
-        self.shard.end_copies(self.now, 0, FLUSH);
+        self.shard.on_exports(self.now, |work| work.end_copies(0, FLUSH));
         content
     }
 
@@ -259,12 +262,12 @@ impl Below {
     }
 
     pub fn is_below(&mut self, block: u32) -> bool {
-        !self.shard.has_frame_for(at(block))
+        !self.shard.reports().has_frame_for(at(block))
     }
 
     pub fn lower(&mut self, block: u32) {
         for _ in 0..1000 {
-            let _ = self.shard.lower(at(block), DISK);
+            let _ = self.shard.tiers().change_tier(at(block), DISK);
             self.settle();
             if self.is_below(block) {
                 return;

@@ -36,8 +36,8 @@ fn shard_with(kinds: Registry, kind: Kind) -> Shard {
     let disks = vec![TierSpec { class: TierClass::Ssd, blocks: 8 }];
     let config = ShardConfig { kinds: Arc::new(kinds), disks, ..config(64 << 10, 8) };
     let mut shard = shard(SERVER, config);
-    shard.open(owner(block(), kind, true)).unwrap();
-    shard.take_effects();
+    shard.open(owner(block(), kind, true), None).unwrap();
+    shard.out().take_effects();
     shard
 }
 
@@ -51,7 +51,7 @@ fn granted() -> BlockMessage {
 
 /// The inventory and the timer of the shard: a message that a block gets changes one of them.
 fn state(shard: &Shard) -> (Option<Time>, String) {
-    (shard.deadline(), format!("{:?}", shard.holdings()))
+    (shard.deadline(), format!("{:?}", shard.reports().holdings()))
 }
 
 /// A kv grows by splits. The messages concern kinds whose blocks are added at the end.
@@ -67,9 +67,9 @@ fn kv_block_that_receives_growth_messages_is_unchanged() {
         let mut shard = shard_of(Kind::Kv);
         let before = state(&shard);
         shard.receive(NOW, block(), message.clone());
-        assert_eq!(shard.take_effects(), [], "{message:?}");
+        assert_eq!(shard.out().take_effects(), [], "{message:?}");
         assert_eq!(state(&shard), before, "{message:?}");
-        assert!(shard.completed().is_none(), "{message:?}");
+        assert!(shard.out().completed().is_none(), "{message:?}");
     }
 }
 
@@ -141,23 +141,27 @@ fn shard_of_plain(whole: bool) -> Shard {
 #[test]
 fn block_without_content_refuses_flushes_and_stays_in_use() {
     let mut shard = shard_of_plain(false);
-    let refused = shard.flush(block(), (0, u64::MAX)).unwrap_err();
+    let refused = shard.owners().retain(block(), (0, u64::MAX)).unwrap_err();
     assert_eq!(refused.status, Status::WrongKind);
-    let refused = shard.checkpoint(NOW, block(), (0, u64::MAX), 1, HOLD).unwrap_err();
+    let refused =
+        shard.on_exports(NOW, |work| work.checkpoint(block(), (0, u64::MAX), 1, HOLD)).unwrap_err();
     assert_eq!(refused.status, Status::WrongKind);
-    assert_eq!(shard.lower(block(), TierIx(1)).unwrap_err().status, Status::Busy);
-    assert_eq!(shard.evacuate(NOW, block()).unwrap_err().status, Status::WrongKind);
-    assert!(shard.has_frame_for(block()), "it is where it was");
+    assert_eq!(shard.tiers().change_tier(block(), TierIx(1)).unwrap_err().status, Status::Busy);
+    assert_eq!(
+        shard.on_exports(NOW, |work| work.evacuate(block())).unwrap_err().status,
+        Status::WrongKind
+    );
+    assert!(shard.reports().has_frame_for(block()), "it is where it was");
 }
 
 /// Without `LowerTierReads` nothing could read such a block in a lower tier.
 #[test]
 fn block_of_which_any_byte_may_change_stays_in_memory_without_lower_tier_reads() {
     let mut shard = shard_of_plain(true);
-    assert_eq!(shard.lower(block(), TierIx(1)).unwrap_err().status, Status::Busy);
-    assert_eq!(shard.take_io().len(), 0);
-    assert!(shard.has_frame_for(block()));
-    shard.flush(block(), (0, u64::MAX)).expect("it has content");
+    assert_eq!(shard.tiers().change_tier(block(), TierIx(1)).unwrap_err().status, Status::Busy);
+    assert_eq!(shard.tiers().take_io().len(), 0);
+    assert!(shard.reports().has_frame_for(block()));
+    shard.owners().retain(block(), (0, u64::MAX)).expect("it has content");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn block(n: u32) -> BlockAt {
 impl World {
     fn new(kind: Kind, blocks: u32) -> World {
         let mut shard = crate::common::shard(SERVER, crate::common::config(SIZE, 64));
-        (0..blocks).for_each(|n| shard.open(owner(block(n), kind, true)).unwrap());
+        (0..blocks).for_each(|n| drop(shard.open(owner(block(n), kind, true), None).unwrap()));
         World { shard, now: Time::from_millis(5000), sequences: HashMap::new(), tickets: 0 }
     }
 
@@ -67,11 +67,11 @@ impl World {
     }
 
     fn stop(&mut self, at: BlockAt) -> Result<bool, Answer> {
-        self.shard.checkpoint(self.now, at, ALL, FLUSH, HOLD)
+        self.shard.on_exports(self.now, |work| work.checkpoint(at, ALL, FLUSH, HOLD))
     }
 
     fn cut(&mut self, at: BlockAt) -> Arc<KeptBytes> {
-        self.shard.checkpoint_content(self.now, at, FLUSH).unwrap().0
+        self.shard.on_exports(self.now, |work| work.checkpoint_content(at, FLUSH)).unwrap().0
     }
 }
 
@@ -95,16 +95,19 @@ fn changes_wait_reads_go_on_and_the_cut_is_what_was_there() {
     ReadArgs { offset: 0, length: 6 }.put(&mut read);
     assert_eq!(w.run(at, Op::FileRead, &read, &[]).status, Status::Ok);
     assert!(
-        w.shard.checkpoint_content(w.now, at, FLUSH).is_err(),
+        w.shard.on_exports(w.now, |work| work.checkpoint_content(at, FLUSH)).is_err(),
         "there is no snapshot before all are frozen"
     );
-    assert!(w.shard.thaw(w.now, at, FLUSH));
+    assert!(w.shard.on_exports(w.now, |work| work.thaw(at, FLUSH)));
     assert_eq!(w.run(at, Op::FileAppend, &[], b" and after").status, Status::Ok);
     assert_eq!(written(&w.cut(at)), b"before");
     // As often as requested.
     assert_eq!(written(&w.cut(at)), b"before");
-    w.shard.end_copies(w.now, 0, FLUSH);
-    assert_eq!(w.shard.checkpoint_content(w.now, at, FLUSH).unwrap_err().status, Status::NotFound);
+    w.shard.on_exports(w.now, |work| work.end_copies(0, FLUSH));
+    assert_eq!(
+        w.shard.on_exports(w.now, |work| work.checkpoint_content(at, FLUSH)).unwrap_err().status,
+        Status::NotFound
+    );
 }
 
 /// A frozen block gets the controller's messages when it continues, in their order.
@@ -114,16 +117,20 @@ fn messages_to_a_frozen_block_are_received_in_order_when_it_continues() {
     let at = block(0);
     assert_eq!(w.run(at, Op::FileAppend, &[], b"before").status, Status::Ok);
     assert_eq!(w.stop(at), Ok(false));
-    let held = format!("{:?}", w.shard.holdings());
+    let held = format!("{:?}", w.shard.reports().holdings());
     let entry = MapEntry { block: 1, epoch: 2, end: u64::MAX, ..MapEntry::default() };
     let granted = Successor::Ready(MovedArgs { version: 2, entry }.encode());
     let denied = Successor::Denied(Status::OutOfMemory, "full".into());
     for successor in [denied, granted] {
         w.shard.receive(w.now, at, BlockMessage::Successor(successor));
     }
-    assert_eq!(format!("{:?}", w.shard.holdings()), held, "nothing changes while it is frozen");
-    assert!(w.shard.thaw(w.now, at, FLUSH));
-    assert_ne!(format!("{:?}", w.shard.holdings()), held, "it has the successor");
+    assert_eq!(
+        format!("{:?}", w.shard.reports().holdings()),
+        held,
+        "nothing changes while it is frozen"
+    );
+    assert!(w.shard.on_exports(w.now, |work| work.thaw(at, FLUSH)));
+    assert_ne!(format!("{:?}", w.shard.reports().holdings()), held, "it has the successor");
     let filling = vec![7; SIZE - 100];
     assert_eq!(w.run(at, Op::FileAppend, &[], &filling).status, Status::Ok);
     assert_eq!(w.run(at, Op::FileAppend, &[], &[7; 200]).status, Status::Moved);
@@ -141,21 +148,24 @@ fn a_block_goes_on_by_itself_and_says_so() {
     w.stop(at).unwrap();
     w.pass(Duration::from_millis(1));
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Ok);
-    assert!(!w.shard.thaw(w.now, at, FLUSH));
-    assert_eq!(w.shard.checkpoint_content(w.now, at, FLUSH).unwrap_err().status, Status::NotFound);
+    assert!(!w.shard.on_exports(w.now, |work| work.thaw(at, FLUSH)));
+    assert_eq!(
+        w.shard.on_exports(w.now, |work| work.checkpoint_content(at, FLUSH)).unwrap_err().status,
+        Status::NotFound
+    );
     // Also if the block has not changed since: the time is over.
     w.stop(at).unwrap();
     w.now = w.now + HOLD;
-    assert!(!w.shard.thaw(w.now, at, FLUSH));
+    assert!(!w.shard.on_exports(w.now, |work| work.thaw(at, FLUSH)));
     // A block that is released without a snapshot continues at once.
     w.stop(at).unwrap();
-    w.shard.end_copies(w.now, 0, FLUSH);
+    w.shard.on_exports(w.now, |work| work.end_copies(0, FLUSH));
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Ok);
     // Another flush has its turn later.
     w.stop(at).unwrap();
-    let other = w.shard.checkpoint(w.now, at, ALL, FLUSH + 1, HOLD);
+    let other = w.shard.on_exports(w.now, |work| work.checkpoint(at, ALL, FLUSH + 1, HOLD));
     assert_eq!(other.unwrap_err().status, Status::Busy);
-    w.shard.forget_copies(w.now, 0);
+    w.shard.on_exports(w.now, |work| work.forget_copies(0));
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Ok);
 }
 
@@ -169,16 +179,16 @@ fn what_is_arriving_is_waited_for() {
     w.shard.reserve(w.now, &access(false), &header, &[], ticket).unwrap();
     assert_eq!(w.stop(at).unwrap_err().status, Status::Busy);
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Busy, "the block is frozen");
-    w.shard.fill(ticket).unwrap().copy_from_slice(b"late");
-    w.shard.filled(ticket, 4);
-    w.shard.commit(w.now, ticket);
-    assert_eq!(w.shard.completed().unwrap().1.status, Status::Ok);
+    w.shard.requests().fill(ticket).unwrap().copy_from_slice(b"late");
+    w.shard.requests().filled(ticket, 4);
+    w.shard.on_requests(w.now, |work| work.commit(w.now, ticket));
+    assert_eq!(w.shard.out().completed().unwrap().1.status, Status::Ok);
     assert_eq!(w.stop(at), Ok(false));
     let mut next = RequestHeader { lane: LaneId(3), ..header };
     next.payload_len = 4;
     let refused = w.shard.reserve(w.now, &access(false), &next, &[], Ticket(901)).unwrap_err();
     assert_eq!(refused.status, Status::Busy);
-    assert!(w.shard.thaw(w.now, at, FLUSH));
+    assert!(w.shard.on_exports(w.now, |work| work.thaw(at, FLUSH)));
     assert_eq!(written(&w.cut(at)), b"late");
 }
 
@@ -192,7 +202,7 @@ fn nobody_who_waits_is_served_while_it_stands_still() {
     assert_eq!(put(&mut w, b"one"), Status::Ok);
     w.stop(at).unwrap();
     assert_eq!(put(&mut w, b"two"), Status::Busy);
-    assert!(w.shard.thaw(w.now, at, FLUSH));
+    assert!(w.shard.on_exports(w.now, |work| work.thaw(at, FLUSH)));
     assert_eq!(put(&mut w, b"two"), Status::Ok);
     let cut = written(&w.cut(at));
     assert_eq!(cut, [&3u32.to_le_bytes()[..], b"one"].concat());
@@ -207,12 +217,14 @@ fn a_store_owes_what_it_held_until_it_is_changed_or_asked() {
     for &at in &all {
         (0..8u8).for_each(|key| assert_eq!(w.put(at, &[key], &value), Status::Ok));
     }
-    let before: Vec<Vec<u8>> =
-        all.iter().map(|at| written(&w.shard.copy(*at, ALL, 77).unwrap().0)).collect();
-    w.shard.end_copies(w.now, 0, 77);
+    let before: Vec<Vec<u8>> = all
+        .iter()
+        .map(|at| written(&w.shard.on_exports(w.now, |work| work.copy(*at, ALL, 77)).unwrap().0))
+        .collect();
+    w.shard.on_exports(w.now, |work| work.end_copies(0, 77));
     all.iter().for_each(|at| assert!(w.stop(*at).is_ok()));
     assert_eq!(w.put(all[0], b"x", b"1"), Status::Busy);
-    all.iter().for_each(|at| assert!(w.shard.thaw(w.now, *at, FLUSH)));
+    all.iter().for_each(|at| assert!(w.shard.on_exports(w.now, |work| work.thaw(*at, FLUSH))));
     // The first changes have the blocks copied, as far as there is room; the others stay frozen a little
     // longer.
     let changed: Vec<bool> = all.iter().map(|at| w.put(*at, b"x", b"1") == Status::Ok).collect();
@@ -223,7 +235,7 @@ fn a_store_owes_what_it_held_until_it_is_changed_or_asked() {
         let cut = w.cut(*at);
         assert!(written(&cut) == *before, "{at:?} is not as it was");
     }
-    w.shard.end_copies(w.now, 0, FLUSH);
+    w.shard.on_exports(w.now, |work| work.end_copies(0, FLUSH));
     for at in &all {
         assert_eq!(w.put(*at, b"x", b"2"), Status::Ok);
     }

@@ -26,7 +26,7 @@ pub fn config(block_size: usize, blocks: u32) -> ShardConfig {
 
 pub fn shard(server: ServerId, config: ShardConfig) -> Shard {
     let mut shard = Shard::new(config);
-    shard.reset(server);
+    shard.owners().reset(server);
     shard
 }
 

@@ -4,7 +4,7 @@
 use crate::below::{Below, DISK, END, at};
 use crate::common::{config, owner};
 use honeycomb_server::{
-    BlockOwner, Effect, KeptBytes, LineKey, MoveKey, MoveWord, NewUse, Post, PresentUse,
+    BlockOwner, Effect, KeptBytes, LineEvent, LineKey, MoveKey, MoveWord, NewUse, Post, PresentUse,
     ShardConfig,
 };
 use honeycomb_structures::Answer;
@@ -114,10 +114,10 @@ impl World {
                 let (directory, tag, name) = ("job/t".into(), "tag".into(), "log".into());
                 let (job_name, address) = ("job".into(), "t".into());
                 let journal = JournalAt { directory, tag, job_name, address, name };
-                below.shard.open_journaled(owner, journal).unwrap().unwrap();
-                below.shard.journal_begun(below.now, at(0));
+                below.shard.open(owner, Some(journal)).unwrap().unwrap();
+                below.shard.on_journals(below.now, |work| work.begun(at(0)));
             }
-            _ => below.shard.open(owner).unwrap(),
+            _ => assert!(below.shard.open(owner, None).is_ok()),
         }
         let mut world = World { below, copies: Vec::new(), sent: Vec::new(), before: Vec::new() };
         (0..9).for_each(|n| world.add(n));
@@ -139,9 +139,11 @@ impl World {
             Ok(answer) => assert_eq!(answer.status, Status::Ok, "{answer:?}"),
             // It waits for its journal.
             Err(_) => {
-                for write in self.below.shard.take_journal_writes() {
+                for write in self.below.shard.out().take_journal_writes() {
                     let number = write.record.number;
-                    self.below.shard.journaled(self.below.now, write.at, number, Ok(()));
+                    self.below
+                        .shard
+                        .on_journals(self.below.now, |work| work.written(write.at, number, Ok(())));
                 }
             }
         }
@@ -150,17 +152,15 @@ impl World {
     /// Lets time pass without any I/O.
     fn pass(&mut self) {
         self.below.now = self.below.now + Duration::from_millis(1);
-        self.below.doing.extend(self.below.shard.take_io());
+        self.below.doing.extend(self.below.shard.tiers().take_io());
         self.below.shard.tick(self.below.now);
-        self.below.effects.extend(self.below.shard.take_effects());
+        self.below.effects.extend(self.below.shard.out().take_effects());
         self.posts();
     }
 
     fn posts(&mut self) {
-        while self.below.shard.has_steps() {
-            self.below.shard.step(self.below.now);
-        }
-        for post in self.below.shard.take_posts() {
+        while self.below.shard.step(self.below.now) {}
+        for post in self.below.shard.out().take_posts() {
             if let Post::Send { op, .. } = post {
                 self.sent.push(op);
             }
@@ -168,14 +168,14 @@ impl World {
     }
 
     fn word(&mut self, word: MoveWord) {
-        self.below.shard.move_word(self.below.now, at(0), word);
+        self.below.shard.on_exports(self.below.now, |work| work.move_word(at(0), word));
         self.posts();
     }
 
     fn answer_part(&mut self) {
         self.sent.remove(0);
         let key = LineKey::Move(MoveKey { source: at(0), id: MOVE });
-        self.below.shard.line_answered(self.below.now, key, Status::Ok);
+        self.below.shard.line_event(self.below.now, key, LineEvent::Answered(Status::Ok));
         self.posts();
     }
 
@@ -185,7 +185,7 @@ impl World {
 
     /// Whether the block has requested a target.
     fn leaves(&mut self) -> Result<(), Answer> {
-        self.below.shard.evacuate(self.below.now, at(0))?;
+        self.below.shard.on_exports(self.below.now, |work| work.evacuate(at(0)))?;
         self.pass();
         let requested =
             |effect: &Effect| matches!(effect, Effect::BeginMove { way: Way::Relocate, .. });
@@ -223,23 +223,29 @@ impl World {
                 assert!(self.has_effect(|effect| matches!(effect, Effect::CommitMove { .. })));
             }
             Stage::Imports => {
-                self.below.shard.begin_import(at(0), MOVE, u64::MAX, u64::MAX).unwrap();
+                self.below
+                    .shard
+                    .on_imports(self.below.now, |work| work.begin(at(0), MOVE, u64::MAX, u64::MAX))
+                    .unwrap();
             }
-            Stage::TierWrites => self.below.shard.lower(at(0), DISK).unwrap(),
+            Stage::TierWrites => self.below.shard.tiers().change_tier(at(0), DISK).unwrap(),
             Stage::TierCopies => {
                 self.below.lower(0);
-                self.below.shard.lower(at(0), STORE).unwrap();
+                self.below.shard.tiers().change_tier(at(0), STORE).unwrap();
             }
             Stage::CheckpointFrozen => {
                 let now = self.below.now;
-                self.below.shard.checkpoint(now, at(0), ALL, 1, HOLD).unwrap();
+                self.below
+                    .shard
+                    .on_exports(now, |work| work.checkpoint(at(0), ALL, 1, HOLD))
+                    .unwrap();
             }
             Stage::CheckpointOwing => {
                 self.reach(Stage::CheckpointFrozen);
-                assert!(self.below.shard.thaw(self.below.now, at(0), 1));
+                assert!(self.below.shard.on_exports(self.below.now, |work| work.thaw(at(0), 1)));
             }
         }
-        self.below.doing.extend(self.below.shard.take_io());
+        self.below.doing.extend(self.below.shard.tiers().take_io());
     }
 
     fn begin(&mut self, new: NewUse, stage: Stage) -> Result<(), Answer> {
@@ -256,17 +262,25 @@ impl World {
                     Stage::TierCopies => OTHER_STORE,
                     _ => DISK,
                 };
-                self.below.shard.lower(at(0), to)
+                self.below.shard.tiers().change_tier(at(0), to)
             }
-            NewUse::Import => self.below.shard.begin_import(at(0), MOVE, u64::MAX, u64::MAX),
+            NewUse::Import => self
+                .below
+                .shard
+                .on_imports(self.below.now, |work| work.begin(at(0), MOVE, u64::MAX, u64::MAX)),
             NewUse::Copy => {
-                let (copy, _) = self.below.shard.copy(at(0), ALL, 3)?;
+                let (copy, _) =
+                    self.below.shard.on_exports(now, |work| work.copy(at(0), ALL, 3))?;
                 self.copies.push(copy);
                 Ok(())
             }
-            NewUse::Checkpoint => self.below.shard.checkpoint(now, at(0), ALL, 2, HOLD).map(drop),
+            NewUse::Checkpoint => self
+                .below
+                .shard
+                .on_exports(now, |work| work.checkpoint(at(0), ALL, 2, HOLD))
+                .map(drop),
             NewUse::Retain => {
-                let retained = self.below.shard.flush(at(0), ALL)?;
+                let retained = self.below.shard.owners().retain(at(0), ALL)?;
                 self.copies.push(retained);
                 Ok(())
             }
@@ -278,14 +292,17 @@ impl World {
         let (now, removed) = (self.below.now, || "the move was cancelled".to_owned());
         self.word(MoveWord::NotCommitted(Status::Removed, removed()));
         self.word(MoveWord::Refused(Status::Removed, removed()));
-        self.below.shard.line_lost(now, LineKey::Move(MoveKey { source: at(0), id: MOVE }));
+        let key = LineKey::Move(MoveKey { source: at(0), id: MOVE });
+        self.below.shard.line_event(now, key, LineEvent::Lost);
         for flush in [1, 2] {
-            self.below.shard.thaw(now, at(0), flush);
-            if let Ok((copy, _)) = self.below.shard.checkpoint_content(now, at(0), flush) {
+            self.below.shard.on_exports(now, |work| work.thaw(at(0), flush));
+            if let Ok((copy, _)) =
+                self.below.shard.on_exports(now, |work| work.checkpoint_content(at(0), flush))
+            {
                 self.copies.push(copy);
             }
         }
-        self.below.shard.end_import(now, at(0), MOVE, false).unwrap_or_default();
+        self.below.shard.on_imports(now, |work| work.end(at(0), MOVE, false)).unwrap_or_default();
         self.posts();
         self.below.settle();
         let owes = matches!(stage, Stage::CheckpointFrozen | Stage::CheckpointOwing);
@@ -295,7 +312,7 @@ impl World {
         }
         assert!(!owes || !copies.is_empty(), "{stage:?}: the checkpoint was written");
         drop(copies);
-        (1..4).for_each(|flush| self.below.shard.end_copies(now, 0, flush));
+        (1..4).for_each(|flush| self.below.shard.on_exports(now, |work| work.end_copies(0, flush)));
         self.below.settle();
     }
 }
@@ -313,21 +330,21 @@ fn attempt(kind: Kind, stage: Stage, new: NewUse) -> BTreeSet<(PresentUse, NewUs
     {
         assert_eq!(String::from_utf8_lossy(&answer.args), refusal, "{stage:?}, {new:?}");
     }
-    let seen: BTreeSet<_> = world.below.shard.overlaps().collect();
+    let seen: BTreeSet<_> = world.below.shard.reports().overlaps().collect();
     world.end(stage);
     if new == NewUse::Retain {
-        assert!(world.below.shard.free(at(0)));
+        assert!(world.below.shard.owners().free(at(0)));
     } else {
         assert_eq!(world.below.copied(0), world.before, "{kind:?}, {stage:?}, {new:?}");
-        assert!(world.below.shard.free(at(0)));
+        assert!(world.below.shard.owners().free(at(0)));
     }
     let quiet = (0..100).any(|_| {
         world.pass();
         world.below.settle();
-        world.below.shard.tiers_are_quiet()
+        world.below.shard.reports().tiers_are_quiet()
     });
     assert!(quiet, "{kind:?}, {stage:?}, {new:?}: no place of a disk is left behind");
-    assert_eq!(world.below.shard.in_memory(), (0, 0), "{kind:?}, {stage:?}, {new:?}");
+    assert_eq!(world.below.shard.reports().in_memory(), (0, 0), "{kind:?}, {stage:?}, {new:?}");
     seen
 }
 
@@ -380,14 +397,14 @@ fn attempt_all() {
 fn block_that_goes_to_a_store_is_not_read_back_meanwhile() {
     let mut world = World::new(Kind::File, Stage::TierCopies);
     let other = BlockOwner { end: END, tier: DISK, ..owner(at(1), Kind::File, true) };
-    world.below.shard.open(other).unwrap();
+    world.below.shard.open(other, None).unwrap();
     world.below.lower(0);
     // The other block has the only place of the write cache.
     let (answer, _) = world.below.run(1, Op::FileAppend, &[], &[1; 5000]);
     assert_eq!(answer.status, Status::Ok);
-    world.below.shard.evacuate(world.below.now, at(0)).unwrap();
+    world.below.shard.on_exports(world.below.now, |work| work.evacuate(at(0))).unwrap();
     world.pass();
-    world.below.shard.lower(at(0), STORE).unwrap();
+    world.below.shard.tiers().change_tier(at(0), STORE).unwrap();
     // Its place is free when it is sealed and written.
     let (answer, _) = world.below.run(1, Op::FileSeal, &[], &[]);
     assert_eq!(answer.status, Status::Ok);
@@ -397,7 +414,11 @@ fn block_that_goes_to_a_store_is_not_read_back_meanwhile() {
     }
     world.below.settle();
     assert_eq!(world.below.copied(0), world.before);
-    (0..2).for_each(|block| assert!(world.below.shard.free(at(block))));
+    (0..2).for_each(|block| assert!(world.below.shard.owners().free(at(block))));
     world.below.settle();
-    assert_eq!(world.below.shard.in_memory(), (0, 0), "no place of the write cache is lost");
+    assert_eq!(
+        world.below.shard.reports().in_memory(),
+        (0, 0),
+        "no place of the write cache is lost"
+    );
 }

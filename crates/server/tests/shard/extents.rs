@@ -2,7 +2,7 @@
 //! names an extent that does not exist, every put is answered in time, and nothing is left behind.
 
 use crate::common::{access, owner};
-use honeycomb_server::{Effect, KeptBytes, LineKey, MoveWord, Post, Shard, VolumeParts};
+use honeycomb_server::{Effect, KeptBytes, LineEvent, LineKey, MoveWord, Post, Shard, VolumeParts};
 use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
 use honeycomb_types::{
@@ -74,7 +74,7 @@ impl World {
             refused: 0,
         };
         assert_eq!(KV.block, BlockId::new(NEAR, ShardIx(0), 0));
-        world.near.open(owner(KV, Kind::Kv, true)).unwrap();
+        world.near.open(owner(KV, Kind::Kv, true), None).unwrap();
         for (server, index) in [(NEAR, 1), (FAR, 0), (FAR, 1)] {
             let at = world.open(server, index);
             world.blocks.push(at);
@@ -86,7 +86,7 @@ impl World {
         self.epoch += 1;
         let block = BlockId::new(server, ShardIx(0), index);
         let at = BlockAt { block, epoch: Epoch(self.epoch) };
-        self.at(at).open(owner(at, Kind::Extents, false)).unwrap();
+        self.at(at).open(owner(at, Kind::Extents, false), None).unwrap();
         at
     }
 
@@ -163,10 +163,10 @@ impl World {
 
     /// Carries out the posts and effects of both shards.
     fn settle(&mut self) {
-        while let Some((ticket, answer)) = self.near.completed() {
+        while let Some((ticket, answer)) = self.near.out().completed() {
             self.answered(ticket, &answer);
         }
-        for post in self.near.take_posts() {
+        for post in self.near.out().take_posts() {
             match post {
                 Post::Dial { key, target, .. } => {
                     assert!(
@@ -183,8 +183,8 @@ impl World {
                 Post::HangUp(_) => drop(self.line.take().expect("it was dialled")),
             }
         }
-        assert!(self.far.take_posts().is_empty(), "the other side sends no requests");
-        let effects = [self.near.take_effects(), self.far.take_effects()].concat();
+        assert!(self.far.out().take_posts().is_empty(), "the other side sends no requests");
+        let effects = [self.near.out().take_effects(), self.far.out().take_effects()].concat();
         for effect in effects {
             match effect {
                 Effect::LocateServer { server, .. } => {
@@ -195,7 +195,7 @@ impl World {
                     // It is repeated until the block is freed.
                     let place = self.blocks.iter().position(|other| *other == at);
                     let Some(place) = place else { continue };
-                    assert!(self.at(at).free(at));
+                    assert!(self.at(at).owners().free(at));
                     self.blocks[place] = self.open(at.block.server(), at.block.index());
                 }
                 other => panic!("{other:?}"),
@@ -218,7 +218,7 @@ impl World {
         let key = *key;
         if reply {
             if let Some(status) = wire.replies.pop_front() {
-                self.near.line_answered(self.now, key, status);
+                self.near.line_event(self.now, key, LineEvent::Answered(status));
             }
         } else if let Some((op, args)) = wire.requests.pop_front() {
             let status = self.serve(op, &args);
@@ -233,14 +233,14 @@ impl World {
     fn lose(&mut self, arrive: usize) {
         let Some((key, wire)) = self.line.take() else { return };
         self.late.extend(wire.requests.into_iter().take(arrive));
-        self.near.line_lost(self.now, key);
+        self.near.line_event(self.now, key, LineEvent::Lost);
         self.settle();
     }
 
     /// The dialled server refuses the connection.
     fn refuse(&mut self, status: Status) {
         let (key, _) = self.line.take().expect("it was dialled");
-        self.near.line_refused(self.now, key, status);
+        self.near.line_event(self.now, key, LineEvent::Refused(status));
         self.settle();
     }
 
@@ -254,7 +254,7 @@ impl World {
     fn located(&mut self, there: bool) {
         if std::mem::take(&mut self.asked) {
             let found = there.then(|| "127.0.0.1:9".parse().unwrap()).ok_or(Status::Unavailable);
-            self.near.server_located(self.now, FAR, found);
+            self.near.on_extents(self.now, |work| work.server_located(FAR, found));
             self.settle();
         }
     }
@@ -405,8 +405,8 @@ fn a_block_that_goes_while_its_put_waits_leaves_nothing_behind() {
     world.deliver(false);
     // As after a merge: the callers are answered, and the extents were adopted already.
     let (ticket, _) = world.waiting.pop_first().unwrap();
-    assert!(world.near.free(KV));
-    let (told, answer) = world.near.completed().unwrap();
+    assert!(world.near.owners().free(KV));
+    let (told, answer) = world.near.out().completed().unwrap();
     assert_eq!((told, answer.status), (ticket, Status::WrongEpoch));
     world.heal();
     let (there, _) = world.held();
@@ -422,7 +422,7 @@ fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
         .find_map(|n| {
             let answer = world.run(Op::KvPut, KV, &[0, b'f', n], &[n; 900]);
             assert_eq!(answer.status, Status::Ok);
-            world.near.take_effects().into_iter().find_map(|effect| match effect {
+            world.near.out().take_effects().into_iter().find_map(|effect| match effect {
                 Effect::BeginMove { start, way: Way::Split, .. } => Some(start),
                 _ => None,
             })
@@ -435,27 +435,30 @@ fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
     let block = BlockId::new(ServerId(3), ShardIx(0), 0).0;
     let entry = MapEntry { block, epoch: 9, start, end: u64::MAX, ..MapEntry::default() };
     let address = Ok("127.0.0.1:9".parse().unwrap());
-    world.near.move_word(world.now, KV, MoveWord::Begin { id: 1, entry, address });
+    world.near.on_exports(world.now, |work| {
+        work.move_word(KV, MoveWord::Begin { id: 1, entry, address })
+    });
+    let mut effects = Vec::new();
     for _ in 0..10_000 {
-        if world.near.has_effects() {
+        effects = world.near.out().take_effects();
+        if !effects.is_empty() {
             break;
         }
         world.near.step(world.now);
-        for post in world.near.take_posts() {
+        for post in world.near.out().take_posts() {
             if let Post::Send { key, .. } = post {
-                world.near.line_answered(world.now, key, Status::Ok);
+                world.near.line_event(world.now, key, LineEvent::Answered(Status::Ok));
             }
         }
     }
-    let effects = world.near.take_effects();
     assert!(matches!(effects[..], [Effect::CommitMove { at: KV, id: 1, .. }]), "{effects:?}");
     world.deliver(true);
     let (ticket, _) = world.waiting.pop_first().expect("the range is frozen");
-    assert!(world.near.free(KV));
-    let (told, answer) = world.near.completed().unwrap();
+    assert!(world.near.owners().free(KV));
+    let (told, answer) = world.near.out().completed().unwrap();
     assert_eq!((told, answer.status), (ticket, Status::WrongEpoch));
     // The connection of the move.
-    assert!(matches!(world.near.take_posts()[..], [Post::HangUp(_)]));
+    assert!(matches!(world.near.out().take_posts()[..], [Post::HangUp(_)]));
     world.heal();
     assert_eq!(world.held(), (0, 0));
 }
@@ -465,7 +468,7 @@ fn a_server_that_is_no_more_is_asked_nothing() {
     let mut world = World::new();
     world.write(1, &[1], false);
     assert_eq!(world.waiting.len(), 1);
-    world.near.server_located(world.now, FAR, Err(Status::NotFound));
+    world.near.on_extents(world.now, |work| work.server_located(FAR, Err(Status::NotFound)));
     world.settle();
     assert!(world.waiting.is_empty());
     assert_eq!(world.refused, 1);
@@ -473,7 +476,7 @@ fn a_server_that_is_no_more_is_asked_nothing() {
     world.asked = false;
     world.pass(Duration::from_millis(200));
     assert!(world.asked);
-    world.near.server_located(world.now, FAR, Err(Status::NotFound));
+    world.near.on_extents(world.now, |work| work.server_located(FAR, Err(Status::NotFound)));
     world.settle();
     world.asked = false;
     world.pass(Duration::from_secs(5));
@@ -532,7 +535,7 @@ fn what_waits_for_a_server_that_nobody_finds_is_bounded() {
     let at = world.blocks[1];
     let mut asked = 0;
     let busy = |(_, answer): &(Ticket, Answer)| answer.status == Status::Busy;
-    while !std::iter::from_fn(|| world.near.completed()).any(|told| busy(&told)) {
+    while !std::iter::from_fn(|| world.near.out().completed()).any(|told| busy(&told)) {
         asked += 1;
         assert!(asked < 5000, "it grows without end");
         let payload = put_extents(&[ExtentRef { at, id: asked, len: 600 }]);
@@ -546,7 +549,7 @@ fn what_waits_for_a_server_that_nobody_finds_is_bounded() {
     // The others were answered that it took too long.
     world.now = world.now + ADOPT_MAX;
     world.near.tick(world.now);
-    while world.near.completed().is_some() {}
+    while world.near.out().completed().is_some() {}
     // Once the server is known, there is room again.
     world.heal();
     world.write(1, &[1], false);
@@ -585,7 +588,7 @@ fn freeze_while_a_put_waits() {
     let mut world = World::new();
     let freeze = |world: &mut World| {
         let hold = Duration::from_secs(1);
-        world.near.checkpoint(world.now, KV, (0, u64::MAX), FLUSH, hold)
+        world.near.on_exports(world.now, |work| work.checkpoint(KV, (0, u64::MAX), FLUSH, hold))
     };
     world.write(1, &[0, 1, 2], false);
     world.located(true);
@@ -595,15 +598,28 @@ fn freeze_while_a_put_waits() {
     world.deliver(true);
     assert!(world.waiting.is_empty(), "the put is decided while the block is frozen");
     freeze(&mut world).unwrap();
-    let then = snapshot(&world.near.copy(KV, (0, u64::MAX), FLUSH).unwrap().0);
-    assert!(world.near.thaw(world.now, KV, FLUSH));
+    let then = snapshot(
+        &world.near.on_exports(Time::ZERO, |work| work.copy(KV, (0, u64::MAX), FLUSH)).unwrap().0,
+    );
+    assert!(world.near.on_exports(world.now, |work| work.thaw(KV, FLUSH)));
     world.write(2, &[1], false);
     world.deliver(false);
     world.deliver(true);
     assert!(world.waiting.is_empty());
-    let cut = snapshot(&world.near.checkpoint_content(world.now, KV, FLUSH).unwrap().0);
+    let cut = snapshot(
+        &world.near.on_exports(world.now, |work| work.checkpoint_content(KV, FLUSH)).unwrap().0,
+    );
     assert_eq!(cut, then, "the put after the thaw is not in the snapshot");
-    assert_ne!(snapshot(&world.near.copy(KV, (0, u64::MAX), FLUSH).unwrap().0), then);
+    assert_ne!(
+        snapshot(
+            &world
+                .near
+                .on_exports(Time::ZERO, |work| work.copy(KV, (0, u64::MAX), FLUSH))
+                .unwrap()
+                .0
+        ),
+        then
+    );
 }
 
 fn snapshot(bytes: &KeptBytes) -> Vec<u8> {

@@ -69,7 +69,7 @@ fn extents_below_memory_are_read_as_a_whole_and_dropped_where_they_are() {
     let mut held: Held = vec![BTreeMap::new(); BLOCKS as usize];
     fill(&mut world, &mut held, 0);
     world.lower(0);
-    assert_eq!(world.shard.in_memory(), (BLOCKS - 1, 0), "it has no memory");
+    assert_eq!(world.shard.reports().in_memory(), (BLOCKS - 1, 0), "it has no memory");
     check(&mut world, &held, 0);
     // The last extent is dropped: the ones before it are read as they were written with it.
     let (&last, _) = held[0].last_key_value().unwrap();
@@ -84,7 +84,7 @@ fn extents_below_memory_are_read_as_a_whole_and_dropped_where_they_are() {
     }
     check(&mut world, &held, 0);
     world.settle();
-    while world.shard.lower(at(0), TierIx::MEMORY).is_err() {
+    while world.shard.tiers().change_tier(at(0), TierIx::MEMORY).is_err() {
         world.step();
     }
     world.settle();
@@ -122,17 +122,17 @@ fn extents_are_what_was_written_wherever_their_blocks_are() {
                         assert_eq!((answer.status, read), (Status::Ok, bytes));
                     }
                 }
-                14..17 => drop(world.shard.lower(at(block), DISK)),
-                17 => drop(world.shard.lower(at(block), TierIx::MEMORY)),
+                14..17 => drop(world.shard.tiers().change_tier(at(block), DISK)),
+                17 => drop(world.shard.tiers().change_tier(at(block), TierIx::MEMORY)),
                 _ => world.step(),
             }
         }
         (0..BLOCKS).for_each(|block| check(&mut world, &held, block));
         world.settle();
-        (0..BLOCKS).for_each(|block| assert!(world.shard.free(at(block))));
+        (0..BLOCKS).for_each(|block| assert!(world.shard.owners().free(at(block))));
         world.settle();
-        assert!(world.shard.tiers_are_quiet(), "seed {seed}: nothing is left of them");
-        assert_eq!(world.shard.in_memory(), (0, 0));
+        assert!(world.shard.reports().tiers_are_quiet(), "seed {seed}: nothing is left of them");
+        assert_eq!(world.shard.reports().in_memory(), (0, 0));
     }
     assert!(refused > 100, "{refused}");
 }

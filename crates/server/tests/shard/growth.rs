@@ -69,7 +69,7 @@ impl World {
         let at = block(self.opened);
         let owner = owner(at, self.kind, self.opened == 0);
         let owner = BlockOwner { marks: self.marks, ..owner };
-        self.shard.open(owner).unwrap();
+        self.shard.open(owner, None).unwrap();
         self.opened += 1;
         at
     }
@@ -122,7 +122,7 @@ impl World {
     }
 
     fn effects(&mut self) {
-        for effect in self.shard.take_effects() {
+        for effect in self.shard.out().take_effects() {
             match effect {
                 Effect::Grow { at, .. } => {
                     assert_eq!(self.asked, None, "one wish at a time");
@@ -133,7 +133,7 @@ impl World {
                     assert_eq!(at, self.tail);
                     let entry = MovedArgs::decode(&successor).unwrap().entry;
                     let at = entry.at();
-                    assert!(self.shard.free(at));
+                    assert!(self.shard.owners().free(at));
                     self.returned.push(at);
                 }
                 Effect::Sealed { .. } => {}
@@ -282,20 +282,20 @@ fn a_block_that_is_flushed_is_reached_by_nobody_and_its_bytes_stay() {
     let mut world = World::new(Kind::File, Marks::default(), Duration::from_micros(300));
     world.write(1000);
     let at = world.tail;
-    let kept = world.shard.flush(at, (0, u64::MAX)).unwrap();
+    let kept = world.shard.owners().retain(at, (0, u64::MAX)).unwrap();
     assert_eq!(world.run(Op::FileRead, &[0; 12], &[]).status, Status::WrongEpoch);
     assert_eq!(world.run(Op::FileAppend, &[], b"x").status, Status::WrongEpoch);
-    let again = world.shard.flush(at, (0, u64::MAX)).unwrap();
-    assert_eq!(world.shard.inventory().count(), 1, "it is still held");
+    let again = world.shard.owners().retain(at, (0, u64::MAX)).unwrap();
+    assert_eq!(world.shard.reports().inventory().count(), 1, "it is still held");
     let disks: VolumeParts = Arc::new([]);
     for kept in [&kept, &again] {
         let mut bytes = Vec::new();
         assert_eq!(kept.write(&disks, &mut bytes).unwrap(), 1000);
         assert_eq!(bytes, [7; 1000]);
     }
-    assert!(world.shard.free(at));
-    assert_eq!(world.shard.inventory().count(), 0);
-    assert!(world.shard.flush(at, (0, u64::MAX)).is_err(), "it is gone");
+    assert!(world.shard.owners().free(at));
+    assert_eq!(world.shard.reports().inventory().count(), 0);
+    assert!(world.shard.owners().retain(at, (0, u64::MAX)).is_err(), "it is gone");
 
     // The next owner gets memory of its own, and the flush of the old bytes finds none of them.
     let next = BlockAt { epoch: Epoch(99), ..at };
@@ -319,8 +319,8 @@ fn a_get_that_waits_at_a_block_that_is_flushed_is_answered() {
     let (now, access) = (world.now, access(false));
     let outcome = world.shard.apply(now, &access, &header, &args, &[], Ticket(5));
     assert_eq!(outcome, Outcome::Parked);
-    world.shard.flush(world.tail, (0, u64::MAX)).unwrap();
-    let (ticket, answer) = world.shard.completed().unwrap();
+    world.shard.owners().retain(world.tail, (0, u64::MAX)).unwrap();
+    let (ticket, answer) = world.shard.out().completed().unwrap();
     assert_eq!((ticket, answer.status), (Ticket(5), Status::WrongEpoch));
 }
 

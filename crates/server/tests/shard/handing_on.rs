@@ -19,7 +19,7 @@ fn block(server: ServerId, index: u32, epoch: u64) -> BlockAt {
 
 fn open(shard: &mut Shard, at: BlockAt, kind: Kind, job: u64) -> Vec<u8> {
     let owner = BlockOwner { job: JobId(job), ..owner(at, kind, true) };
-    shard.open(owner).unwrap();
+    shard.open(owner, None).unwrap();
     shard.bytes(at, 0..SIZE).to_vec()
 }
 
@@ -36,7 +36,7 @@ fn write_and_free(shard: &mut Shard, at: BlockAt) {
     let done =
         shard.apply(Time::from_millis(5000), &access(false), &header, &[], &SECRET, Ticket(1));
     assert!(matches!(done, Outcome::Done(answer) if answer.status == Status::Ok));
-    assert!(shard.free(at));
+    assert!(shard.owners().free(at));
 }
 
 /// A server whose reclaimer keeps nothing reuses no memory, as in the simulator.
@@ -69,7 +69,7 @@ fn what_one_job_frees_is_no_other_jobs() {
         kinds: Default::default(),
     };
     let mut shard = Shard::new(config);
-    shard.reset(server);
+    shard.owners().reset(server);
     let clean = |bytes: Vec<u8>| bytes.iter().all(|byte| *byte == 0);
 
     let first = block(server, 0, 1);
@@ -99,6 +99,6 @@ fn what_one_job_frees_is_no_other_jobs() {
     // Under another number of the server, a job with this number is another one.
     write_and_free(&mut shard, again);
     let renamed = ServerId(2);
-    shard.reset(renamed);
+    shard.owners().reset(renamed);
     assert!(clean(open(&mut shard, block(renamed, 5, 1), Kind::File, 1)));
 }

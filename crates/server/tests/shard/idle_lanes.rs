@@ -34,7 +34,7 @@ fn lanes_of_a_block_without_requests_give_their_room_to_others() {
     let mut shard =
         shard(ServerId(1), ShardConfig { lane_room: lane_room.clone(), ..config(64 << 10, 2) });
     for block in [0, 1] {
-        shard.open(owner(at(block), Kind::File, true)).unwrap();
+        shard.open(owner(at(block), Kind::File, true), None).unwrap();
     }
     let mut now = Time::from_millis(5000);
     let mut lanes = 1..;
@@ -46,7 +46,7 @@ fn lanes_of_a_block_without_requests_give_their_room_to_others() {
     while let Some(due) = shard.deadline().filter(|due| *due <= end) {
         now = now.max(due);
         shard.tick(now);
-        shard.take_effects();
+        shard.out().take_effects();
         ticks += 1;
         assert!(ticks < 100, "the shard wakes up without end");
     }

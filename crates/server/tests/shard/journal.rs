@@ -44,11 +44,11 @@ impl World {
     /// With a block whose journal is begun.
     fn begun() -> World {
         let mut world = World::new();
-        let begin = world.shard.open_journaled(owner(block(0), Kind::File, true), place());
+        let begin = world.shard.open(owner(block(0), Kind::File, true), Some(place()));
         let begin = begin.unwrap().unwrap();
         assert_eq!((begin.structure.block, &*begin.structure.name), (block(0).block.0, "log"));
         assert_eq!((&*begin.directory, &*begin.owner.tag), ("job/t", "tag"));
-        world.shard.journal_begun(world.now, block(0));
+        world.shard.on_journals(world.now, |work| work.begun(block(0)));
         world
     }
 
@@ -95,14 +95,15 @@ impl World {
     }
 
     fn one_write(&mut self) -> JournalWrite {
-        let mut writes = self.shard.take_journal_writes();
+        let mut writes = self.shard.out().take_journal_writes();
         assert_eq!(writes.len(), 1, "one record at a time");
         writes.pop().unwrap()
     }
 
     fn stored(&mut self, write: &JournalWrite) -> Vec<(Ticket, Answer)> {
-        self.shard.journaled(self.now, write.at, write.record.number, Ok(()));
-        std::iter::from_fn(|| self.shard.completed()).collect()
+        self.shard
+            .on_journals(self.now, |work| work.written(write.at, write.record.number, Ok(())));
+        std::iter::from_fn(|| self.shard.out().completed()).collect()
     }
 }
 
@@ -120,9 +121,9 @@ fn nothing_counts_before_it_is_stored() {
     // All changes meanwhile form the next record.
     let (second, _) = world.append(1, b"second");
     let (third, _) = world.append(2, b"third");
-    assert!(world.shard.take_journal_writes().is_empty());
+    assert!(world.shard.out().take_journal_writes().is_empty());
     assert_eq!(world.read(), 0);
-    assert!(world.shard.completed().is_none());
+    assert!(world.shard.out().completed().is_none());
 
     let answers = world.stored(&write);
     assert_eq!(answers, [(first, Answer::ok(0))]);
@@ -134,7 +135,7 @@ fn nothing_counts_before_it_is_stored() {
     let write = world.one_write();
     assert_eq!((bytes(&write), write.record.start), (&b"secondthird"[..], 5));
     // A repeated report counts once.
-    world.shard.journaled(world.now, write.at, 0, Ok(()));
+    world.shard.on_journals(world.now, |work| work.written(write.at, 0, Ok(())));
     assert_eq!(world.read(), 5);
     let mut answers = world.stored(&write);
     answers.sort_by_key(|(ticket, _)| ticket.0);
@@ -174,8 +175,8 @@ fn a_record_is_written_again_under_its_name_with_its_bytes() {
     for _ in 0..8 {
         world.append(1, b"more");
         world.sequences[1] -= 1; // In progress: the same request again.
-        world.shard.journaled(world.now, write.at, 0, Err("away".into()));
-        assert!(world.shard.take_journal_writes().is_empty());
+        world.shard.on_journals(world.now, |work| work.written(write.at, 0, Err("away".into())));
+        assert!(world.shard.out().take_journal_writes().is_empty());
         let failed = world.now;
         world.now = world.shard.deadline().unwrap();
         world.shard.tick(world.now);
@@ -183,7 +184,7 @@ fn a_record_is_written_again_under_its_name_with_its_bytes() {
         let again = world.one_write();
         assert_eq!((&again.object, again.record), (&write.object, write.record));
         assert_eq!(bytes(&again), b"precious");
-        assert!(world.shard.completed().is_none());
+        assert!(world.shard.out().completed().is_none());
         assert_eq!(world.read(), 0);
     }
     assert!(pauses.is_sorted() && pauses[0] >= Duration::from_millis(100), "{pauses:?}");
@@ -238,22 +239,22 @@ fn who_is_sent_on_finds_the_end_of_the_block_stored() {
 fn a_kind_that_cannot_hold_back_is_refused_and_a_block_stays_where_it_is() {
     let mut world = World::new();
     for (n, kind) in [(1, Kind::Kv), (4, Kind::Queue)] {
-        let refused = world.shard.open_journaled(owner(block(n), kind, true), place());
+        let refused = world.shard.open(owner(block(n), kind, true), Some(place()));
         assert_eq!(refused.map(|_| ()).unwrap_err().status, Status::WrongKind);
     }
-    assert_eq!(world.shard.inventory().count(), 0);
+    assert_eq!(world.shard.reports().inventory().count(), 0);
     // Not the first: another block began the journal. Repeated, it is unchanged.
-    let begun = world.shard.open_journaled(owner(block(2), Kind::File, false), place());
+    let begun = world.shard.open(owner(block(2), Kind::File, false), Some(place()));
     assert!(begun.unwrap().is_none());
-    let refused = world.shard.evacuate(world.now, block(2)).unwrap_err();
+    let refused = world.shard.on_exports(world.now, |work| work.evacuate(block(2))).unwrap_err();
     assert_eq!(refused.status, Status::WrongKind, "{:?}", String::from_utf8_lossy(&refused.args));
     // Nothing is written before the journal is begun, however often the shard is called.
     let first = owner(block(0), Kind::File, true);
-    assert!(world.shard.open_journaled(first, place()).unwrap().is_some());
-    assert!(world.shard.open_journaled(first, place()).unwrap().is_some());
+    assert!(world.shard.open(first, Some(place())).unwrap().is_some());
+    assert!(world.shard.open(first, Some(place())).unwrap().is_some());
     assert_eq!(world.append(0, b"early").1, Outcome::Parked);
-    assert!(world.shard.take_journal_writes().is_empty());
-    world.shard.journal_begun(world.now, block(0));
+    assert!(world.shard.out().take_journal_writes().is_empty());
+    world.shard.on_journals(world.now, |work| work.begun(block(0)));
     assert_eq!(bytes(&world.one_write()), b"early");
-    assert!(world.shard.open_journaled(first, place()).unwrap().is_none());
+    assert!(world.shard.open(first, Some(place())).unwrap().is_none());
 }

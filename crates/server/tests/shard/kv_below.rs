@@ -205,15 +205,15 @@ fn a_block_below_memory_is_read_by_parts() {
             world.put(0, &[b'l', n], &value);
         }
         world.lower(0);
-        assert_eq!(world.shard.in_memory(), (BLOCKS - 1, 0), "it has no memory");
-        let before = world.shard.tier_counts().read;
+        assert_eq!(world.shard.reports().in_memory(), (BLOCKS - 1, 0), "it has no memory");
+        let before = world.shard.reports().tier_counts().read;
         let key = b"entry 17";
         let (answer, value) = world.run(0, Op::KvGet, key, &[]);
         assert_eq!((answer.status, &value), (Status::Ok, &world.maps[0][&key[..]]));
-        let read = world.shard.tier_counts().read - before;
+        let read = world.shard.reports().tier_counts().read - before;
         assert!(read <= size as u64 / 8, "one lookup read {read} bytes of {size}");
         world.check(0);
-        assert_eq!(world.shard.in_memory().1, 0, "nothing was read back for a write");
+        assert_eq!(world.shard.reports().in_memory().1, 0, "nothing was read back for a write");
     }
 }
 
@@ -231,13 +231,13 @@ fn what_is_written_below_memory_is_there_when_it_comes_up_and_goes_down_again() 
         for block in 0..BLOCKS {
             world.put(block, b"k7", format!("round {round}").as_bytes());
             world.delete(block, b"k8");
-            assert!(world.shard.in_memory().1 <= 1);
+            assert!(world.shard.reports().in_memory().1 <= 1);
         }
     }
     (0..BLOCKS).for_each(|block| world.check(block));
     // One is promoted to memory.
     world.settle();
-    while world.shard.lower(at(1), TierIx::MEMORY).is_err() {
+    while world.shard.tiers().change_tier(at(1), TierIx::MEMORY).is_err() {
         world.put(0, b"other", b"takes the turn");
         world.put(2, b"other", b"takes the turn");
     }
@@ -264,24 +264,24 @@ fn what_is_written_often_stays_up_when_there_is_room() {
     }
     // The controller grants it while the block is in memory.
     let mut tries = 0;
-    while world.shard.lower(at(0), TierIx::MEMORY).is_err() {
+    while world.shard.tiers().change_tier(at(0), TierIx::MEMORY).is_err() {
         world.put(0, b"k", b"once more");
         tries += 1;
         assert!(tries < 50, "it is there now and then");
     }
     world.settle();
     assert!(!world.is_below(0));
-    let read = world.shard.tier_counts().read;
+    let read = world.shard.reports().tier_counts().read;
     for n in 0..20u32 {
         world.put(0, b"k", &n.to_le_bytes());
     }
-    assert_eq!(world.shard.tier_counts().read, read, "it is in memory");
+    assert_eq!(world.shard.reports().tier_counts().read, read, "it is in memory");
     world.put(1, b"k", b"the room in the pool is another's");
     (0..BLOCKS).for_each(|block| world.check(block));
-    (0..BLOCKS).for_each(|block| assert!(world.shard.free(at(block))));
+    (0..BLOCKS).for_each(|block| assert!(world.shard.owners().free(at(block))));
     world.settle();
-    assert!(world.shard.tiers_are_quiet());
-    assert_eq!(world.shard.in_memory(), (0, 0));
+    assert!(world.shard.reports().tiers_are_quiet());
+    assert_eq!(world.shard.reports().in_memory(), (0, 0));
 }
 
 /// One request for many keys needs more than the buffers have, and so do all of many such requests that
@@ -334,9 +334,9 @@ fn requests_for_many_keys_that_need_more_than_the_buffers_all_end() {
             world.step();
         }
         world.settle();
-        (0..BLOCKS).for_each(|block| assert!(world.shard.free(at(block))));
+        (0..BLOCKS).for_each(|block| assert!(world.shard.owners().free(at(block))));
         world.settle();
-        assert!(world.shard.tiers_are_quiet());
+        assert!(world.shard.reports().tiers_are_quiet());
     }
 }
 
@@ -346,11 +346,11 @@ fn a_block_that_is_written_on_its_way_down_stays_once() {
     let mut world = World::new(SMALL, 1, 9);
     world.put(0, b"k", b"first");
     let write = |world: &mut World| world.begin(0, Op::KvPut, b"\0k", b"meanwhile");
-    world.shard.lower(at(0), DISK).unwrap();
+    world.shard.tiers().change_tier(at(0), DISK).unwrap();
     assert_eq!(write(&mut world).unwrap().status, Status::Busy);
     world.settle();
     assert!(!world.is_below(0), "it was written to");
-    world.shard.lower(at(0), DISK).unwrap();
+    world.shard.tiers().change_tier(at(0), DISK).unwrap();
     assert_eq!(write(&mut world).unwrap().status, Status::Busy);
     world.settle();
     assert!(world.is_below(0), "it stayed before");
@@ -361,7 +361,7 @@ fn a_block_that_is_written_on_its_way_down_stays_once() {
     let taken = world.begin(1, Op::KvPut, b"\0k", b"waits");
     assert_eq!(taken.unwrap().status, Status::Busy);
     let mut tries = 0;
-    while world.shard.in_memory() != (BLOCKS - 2, 1)
+    while world.shard.reports().in_memory() != (BLOCKS - 2, 1)
         || write(&mut world).unwrap().status == Status::Ok
     {
         world.step();
@@ -392,7 +392,11 @@ fn a_delete_while_its_block_asks_for_a_move_is_no_less_a_change() {
     let delete = [&[0], &b"k"[..]].concat();
     assert_eq!(world.begin(0, Op::KvDelete, &delete, &[]).unwrap().status, Status::Busy);
     world.settle();
-    assert_eq!(world.shard.in_memory(), (1, 1), "it is in the pool, and was not written to");
+    assert_eq!(
+        world.shard.reports().in_memory(),
+        (1, 1),
+        "it is in the pool, and was not written to"
+    );
     // It was full, and is nearly empty: after a while it looks again for a neighbour to merge with.
     world.now = world.now + Duration::from_secs(10);
     world.answers_moves = false;
@@ -433,8 +437,8 @@ fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
                         None => assert_eq!(answer.status, Status::KeyNotFound),
                     }
                 }
-                14..17 => drop(world.shard.lower(at(block), DISK)),
-                17 => drop(world.shard.lower(at(block), TierIx::MEMORY)),
+                14..17 => drop(world.shard.tiers().change_tier(at(block), DISK)),
+                17 => drop(world.shard.tiers().change_tier(at(block), TierIx::MEMORY)),
                 18 => world.step(),
                 19 => world.check_copy(block),
                 _ => {
@@ -442,7 +446,7 @@ fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
                     world.settle();
                     if let Err(ticket) = world.begin(block, Op::KvGet, &key, &[]) {
                         // The read returns the present content, and is answered when everything is done.
-                        let reads = world.shard.take_io();
+                        let reads = world.shard.tiers().take_io();
                         let disk = world.disk.clone();
                         let late = world.below(2) == 0;
                         let read = reads.into_iter().map(|io| io.carry_out(&*disk, 0));
@@ -474,9 +478,9 @@ fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
         }
         (0..BLOCKS).for_each(|block| world.check(block));
         world.settle();
-        (0..BLOCKS).for_each(|block| assert!(world.shard.free(at(block))));
+        (0..BLOCKS).for_each(|block| assert!(world.shard.owners().free(at(block))));
         world.settle();
-        assert!(world.shard.tiers_are_quiet(), "seed {seed}: nothing is left of them");
-        assert_eq!(world.shard.in_memory(), (0, 0));
+        assert!(world.shard.reports().tiers_are_quiet(), "seed {seed}: nothing is left of them");
+        assert_eq!(world.shard.reports().in_memory(), (0, 0));
     }
 }

@@ -35,14 +35,14 @@ fn fill(world: &mut Below, block: u32) {
 fn what_has_asked_for_its_move_stays_in_memory() {
     for kind in [Kind::File, Kind::Queue, Kind::Kv] {
         let mut world = filled(kind, 1);
-        world.shard.evacuate(world.now, at(0)).unwrap();
+        world.shard.on_exports(world.now, |work| work.evacuate(at(0))).unwrap();
         world.step();
         assert_eq!(world.moves, [at(0)]);
-        let refused = world.shard.lower(at(0), DISK).unwrap_err();
+        let refused = world.shard.tiers().change_tier(at(0), DISK).unwrap_err();
         assert_eq!(refused.status, Status::Busy, "{refused:?}");
         // After a refusal, it may be demoted.
         let why = MoveWord::Refused(Status::OutOfMemory, "no room elsewhere".into());
-        world.shard.move_word(world.now, at(0), why);
+        world.shard.on_exports(world.now, |work| work.move_word(at(0), why));
         world.lower(0);
     }
 }
@@ -52,16 +52,19 @@ fn what_is_below_comes_up_to_leave_one_after_the_other() {
     for kind in [Kind::File, Kind::Queue, Kind::Kv] {
         let mut world = filled(kind, 1);
         (0..BLOCKS).for_each(|block| world.lower(block));
-        assert_eq!(world.shard.in_memory(), (0, 0));
+        assert_eq!(world.shard.reports().in_memory(), (0, 0));
         for block in 0..BLOCKS {
-            world.shard.evacuate(world.now, at(block)).unwrap();
+            world.shard.on_exports(world.now, |work| work.evacuate(at(block))).unwrap();
         }
         for gone in 0..BLOCKS {
             let mut tries = 0;
             while world.moves.is_empty() {
                 world.now = world.now + Duration::from_millis(5);
                 world.step();
-                assert!(world.shard.in_memory().1 <= 1, "the write cache has room for one");
+                assert!(
+                    world.shard.reports().in_memory().1 <= 1,
+                    "the write cache has room for one"
+                );
                 tries += 1;
                 assert!(tries < 1000, "{kind}: it is promoted");
             }
@@ -71,16 +74,16 @@ fn what_is_below_comes_up_to_leave_one_after_the_other() {
                 world.now = world.now + Duration::from_millis(5);
                 world.step();
             }
-            assert_eq!((&world.moves[..], world.shard.in_memory()), (&[][..], (0, 1)));
+            assert_eq!((&world.moves[..], world.shard.reports().in_memory()), (&[][..], (0, 1)));
             // Another block may be written meanwhile, in memory.
             if kind != Kind::Queue {
                 fill(&mut world, leaving.block.index());
             }
-            assert!(world.shard.free(leaving), "{gone} have left");
+            assert!(world.shard.owners().free(leaving), "{gone} have left");
         }
         world.settle();
-        assert!(world.shard.tiers_are_quiet());
-        assert_eq!(world.shard.in_memory(), (0, 0));
+        assert!(world.shard.reports().tiers_are_quiet());
+        assert_eq!(world.shard.reports().in_memory(), (0, 0));
     }
 }
 
@@ -90,18 +93,22 @@ fn what_cannot_leave_goes_down_again_as_it_was() {
     for kind in [Kind::File, Kind::Queue, Kind::Kv] {
         let mut world = filled(kind, 1);
         (0..2).for_each(|block| world.lower(block));
-        world.shard.evacuate(world.now, at(0)).unwrap();
+        world.shard.on_exports(world.now, |work| work.evacuate(at(0))).unwrap();
         while world.moves.is_empty() {
             world.now = world.now + Duration::from_millis(5);
             world.step();
         }
-        let written = world.shard.tier_counts().written;
+        let written = world.shard.reports().tier_counts().written;
         let why = MoveWord::Refused(Status::OutOfMemory, "no room elsewhere".into());
-        world.shard.move_word(world.now, at(0), why);
+        world.shard.on_exports(world.now, |work| work.move_word(at(0), why));
         world.answers_moves = true;
         fill(&mut world, 1);
         world.settle();
-        assert_eq!(world.shard.tier_counts().written, written, "{kind}: nothing of it was changed");
+        assert_eq!(
+            world.shard.reports().tier_counts().written,
+            written,
+            "{kind}: nothing of it was changed"
+        );
         // The server stays after all: no block leaves any more.
         let stay = MoveWord::Refused(Status::Removed, "the server stays".into());
         world.answers_moves = false;
@@ -110,8 +117,8 @@ fn what_cannot_leave_goes_down_again_as_it_was() {
             world.now = world.now + Duration::from_millis(50);
             world.step();
         }
-        world.shard.move_word(world.now, at(0), stay);
-        let _ = world.shard.lower(at(0), TierIx::MEMORY);
+        world.shard.on_exports(world.now, |work| work.move_word(at(0), stay));
+        let _ = world.shard.tiers().change_tier(at(0), TierIx::MEMORY);
         fill(&mut world, 1);
         world.settle();
         world.moves.clear();

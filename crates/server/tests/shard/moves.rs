@@ -2,7 +2,7 @@
 //! lets it.
 
 use crate::common::{access, owner};
-use honeycomb_server::{Effect, LineKey, MoveKey, MoveWord, Post, Shard};
+use honeycomb_server::{Effect, LineEvent, LineKey, MoveKey, MoveWord, Post, Shard};
 use honeycomb_structures::{Answer, Outcome, Ticket, large_limit};
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
@@ -39,7 +39,7 @@ struct World {
 impl World {
     fn new() -> World {
         let mut shard = crate::common::shard(SERVER, crate::common::config(SIZE, 8));
-        shard.open(owner(block(0), Kind::Kv, true)).unwrap();
+        shard.open(owner(block(0), Kind::Kv, true), None).unwrap();
         let (now, sent) = (Time::from_millis(5000), VecDeque::new());
         World { shard, now, sequence: 0, keys: 0, sent }
     }
@@ -63,7 +63,7 @@ impl World {
         let start = loop {
             self.keys += 1;
             assert_eq!(self.put(self.keys).status, Status::Ok, "key {}", self.keys);
-            match self.shard.take_effects()[..] {
+            match self.shard.out().take_effects()[..] {
                 [] => {}
                 [Effect::BeginMove { start, way: Way::Split, .. }] => break start,
                 ref other => panic!("{other:?}"),
@@ -81,15 +81,13 @@ impl World {
     }
 
     fn word(&mut self, word: MoveWord) {
-        self.shard.move_word(self.now, block(0), word);
+        self.shard.on_exports(self.now, |work| work.move_word(block(0), word));
         self.posts();
     }
 
     fn posts(&mut self) {
-        while self.shard.has_steps() {
-            self.shard.step(self.now);
-        }
-        for post in self.shard.take_posts() {
+        while self.shard.step(self.now) {}
+        for post in self.shard.out().take_posts() {
             if let Post::Send { op, .. } = post {
                 self.sent.push_back(op);
             }
@@ -106,7 +104,7 @@ impl World {
     fn answer(&mut self) -> Op {
         let op = self.sent.pop_front().expect("something was sent");
         let key = line();
-        self.shard.line_answered(self.now, key, Status::Ok);
+        self.shard.line_event(self.now, key, LineEvent::Answered(Status::Ok));
         self.posts();
         op
     }
@@ -140,7 +138,7 @@ fn a_slow_taker_lets_writers_in() {
     assert_eq!(world.put(key).status, Status::Busy);
     world.answer_until(Op::MoveDone);
     assert_eq!(world.answer(), Op::MoveDone);
-    let effects = world.shard.take_effects();
+    let effects = world.shard.out().take_effects();
     assert!(matches!(effects[..], [Effect::CommitMove { .. }]), "{effects:?}");
 }
 
@@ -170,13 +168,13 @@ fn a_commit_that_nobody_was_asked_for_is_taken_back() {
         world.answer_until(Op::MoveDone);
         let key = world.a_key_that_moves();
         world.answer();
-        assert!(matches!(world.shard.take_effects()[..], [Effect::CommitMove { .. }]));
+        assert!(matches!(world.shard.out().take_effects()[..], [Effect::CommitMove { .. }]));
         if asked {
             world.pass(Duration::from_millis(101));
-            assert!(matches!(world.shard.take_effects()[..], [Effect::CommitMove { .. }]));
+            assert!(matches!(world.shard.out().take_effects()[..], [Effect::CommitMove { .. }]));
         }
         world.word(MoveWord::NotAsked);
-        let (effects, answer) = (world.shard.take_effects(), world.put(key));
+        let (effects, answer) = (world.shard.out().take_effects(), world.put(key));
         if asked {
             assert_eq!((&effects[..], answer.status), (&[][..], Status::Busy));
         } else {
@@ -198,7 +196,7 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
         while world.now < end {
             world.put(1);
             world.pass(Duration::from_millis(1));
-            for effect in world.shard.take_effects() {
+            for effect in world.shard.out().take_effects() {
                 if let Effect::BeginMove { start, .. } = effect {
                     asked += 1;
                     // For a move that is over: it does not begin.
@@ -208,7 +206,7 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
         }
         asked
     };
-    world.shard.line_lost(world.now, line());
+    world.shard.line_event(world.now, line(), LineEvent::Lost);
     let (first, later) =
         (asked(&mut world, Duration::from_secs(1)), asked(&mut world, Duration::from_secs(10)));
     assert!((3..=8).contains(&first), "{first} in the first second");
@@ -220,7 +218,7 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
 #[test]
 fn move_whose_beginning_was_not_answered_is_cancelled_and_requested_anew() {
     let full = |world: &mut World| (1..).find(|key| world.put(*key).status != Status::Ok).unwrap();
-    let asked = |world: &mut World| match world.shard.take_effects()[..] {
+    let asked = |world: &mut World| match world.shard.out().take_effects()[..] {
         [] => None,
         [Effect::BeginMove { start, way: Way::Split, .. }] => Some(start),
         ref other => panic!("{other:?}"),
@@ -242,7 +240,7 @@ fn move_whose_beginning_was_not_answered_is_cancelled_and_requested_anew() {
     world.pass(Duration::from_secs(5));
     assert_eq!(asked(&mut world), None, "its answer is awaited");
     world.let_begin(start);
-    let effects = world.shard.take_effects();
+    let effects = world.shard.out().take_effects();
     assert!(matches!(effects[0], Effect::CancelMove { id: ID, .. }), "{effects:?}");
     assert!(matches!(effects[1..], [Effect::BeginMove { .. }]), "{effects:?}");
     assert!(world.sent.is_empty());
@@ -284,15 +282,15 @@ fn a_block_that_is_to_leave_asks_until_it_has_left_or_its_server_stays() {
     let mut world = World::new();
     (1..=200).for_each(|key| assert_eq!(world.put(key).status, Status::Ok));
     world.keys = 200;
-    let asks = |world: &mut World| match world.shard.take_effects()[..] {
+    let asks = |world: &mut World| match world.shard.out().take_effects()[..] {
         [] => false,
         [Effect::BeginMove { start: 0, way: Way::Relocate, .. }] => true,
         ref other => panic!("{other:?}"),
     };
     assert!(!asks(&mut world));
-    world.shard.evacuate(world.now, block(0)).unwrap();
+    world.shard.on_exports(world.now, |work| work.evacuate(block(0))).unwrap();
     assert!(asks(&mut world));
-    world.shard.evacuate(world.now, block(0)).unwrap();
+    world.shard.on_exports(world.now, |work| work.evacuate(block(0))).unwrap();
     assert!(!asks(&mut world), "after a repeated command, it does not request again");
     for rest in [20, 40, 80] {
         world.word(MoveWord::Refused(Status::OutOfMemory, "no room".into()));
@@ -309,7 +307,7 @@ fn a_block_that_is_to_leave_asks_until_it_has_left_or_its_server_stays() {
     assert!(sent.contains(&Op::MoveRegion) && sent.contains(&Op::MoveLanes), "{sent:?}");
     let key = world.a_key_that_moves();
     world.answer();
-    assert!(matches!(world.shard.take_effects()[..], [Effect::CommitMove { .. }]));
+    assert!(matches!(world.shard.out().take_effects()[..], [Effect::CommitMove { .. }]));
     let BlockAt { block: to, epoch } = block(1);
     let (start, end, address) = (0, u64::MAX, "s:1".to_owned());
     let entry = MapEntry { start, end, block: to.0, epoch: epoch.0, address };
@@ -319,12 +317,12 @@ fn a_block_that_is_to_leave_asks_until_it_has_left_or_its_server_stays() {
     assert_eq!(MovedArgs::decode(&answer.args).unwrap().entry, entry);
 
     let mut stays = World::new();
-    stays.shard.evacuate(stays.now, block(0)).unwrap();
+    stays.shard.on_exports(stays.now, |work| work.evacuate(block(0))).unwrap();
     assert!(asks(&mut stays));
     stays.word(MoveWord::Refused(Status::Removed, "its server stays".into()));
     stays.pass(Duration::from_secs(10));
     assert!(!asks(&mut stays));
-    let gone = stays.shard.evacuate(stays.now, block(5)).unwrap_err();
+    let gone = stays.shard.on_exports(stays.now, |work| work.evacuate(block(5))).unwrap_err();
     assert_eq!(gone.status, Status::WrongEpoch);
 }
 
@@ -338,7 +336,7 @@ fn parts_that_a_block_of_its_kind_does_not_take_are_refused_before_they_come() {
         (Kind::Queue, Op::MoveDrops),
     ] {
         let mut shard = crate::common::shard(SERVER, crate::common::config(SIZE, 4));
-        shard.open(owner(block(1), kind, true)).unwrap();
+        shard.open(owner(block(1), kind, true), None).unwrap();
         let header = RequestHeader { at: block(1), payload_len: 1 << 20, ..RequestHeader::new(op) };
         // A large payload is not gathered before it is refused, and a small one is not inspected.
         assert!(shard.streams(&header), "{kind:?}, {}", op.name());
@@ -356,7 +354,7 @@ fn parts_that_a_block_of_its_kind_does_not_take_are_refused_before_they_come() {
 /// has those of several lanes, and together they are larger than any entry of the block.
 fn parts_with_results() -> Vec<u32> {
     let mut shard = crate::common::shard(SERVER, crate::common::config(SMALL, 8));
-    shard.open(owner(block(0), Kind::Kv, true)).unwrap();
+    shard.open(owner(block(0), Kind::Kv, true), None).unwrap();
     let now = Time::from_millis(5000);
     let value = vec![7; 7000];
     for n in 1..=8 {
@@ -369,26 +367,26 @@ fn parts_with_results() -> Vec<u32> {
         let Outcome::Done(answer) = outcome else { panic!("an upsert was parked") };
         assert_eq!((answer.status, answer.value), (Status::Ok, u64::from(n > 1)));
     }
-    shard.evacuate(now, block(0)).unwrap();
-    assert!(matches!(shard.take_effects()[..], [Effect::BeginMove { .. }]));
+    shard.on_exports(now, |work| work.evacuate(block(0))).unwrap();
+    assert!(matches!(shard.out().take_effects()[..], [Effect::BeginMove { .. }]));
     let BlockAt { block: to, epoch } = block(1);
     let (end, address) = (u64::MAX, "s:1".to_owned());
     let entry = MapEntry { start: 0, end, block: to.0, epoch: epoch.0, address };
     let address = Ok("127.0.0.1:1".parse().unwrap());
-    shard.move_word(now, block(0), MoveWord::Begin { id: ID, entry, address });
+    shard.on_exports(now, |work| {
+        work.move_word(block(0), MoveWord::Begin { id: ID, entry, address })
+    });
     let mut parts = Vec::new();
     loop {
-        while shard.has_steps() {
-            shard.step(now);
-        }
-        for post in shard.take_posts() {
+        while shard.step(now) {}
+        for post in shard.out().take_posts() {
             let Post::Send { op, payload, .. } = post else { continue };
             match op {
                 Op::MoveLanes => parts.push(payload.bytes().len() as u32),
                 Op::MoveDone => return parts,
                 _ => {}
             }
-            shard.line_answered(now, line(), Status::Ok);
+            shard.line_event(now, line(), LineEvent::Answered(Status::Ok));
         }
     }
 }

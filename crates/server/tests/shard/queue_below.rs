@@ -237,20 +237,20 @@ fn a_consumer_reads_each_block_once_and_what_is_empty_is_not_written() {
     let mut world = World::new(1, 5);
     while world.put(0) {}
     world.lower(0);
-    assert_eq!(world.shard.in_memory(), (BLOCKS - 1, 0), "it has no memory");
+    assert_eq!(world.shard.reports().in_memory(), (BLOCKS - 1, 0), "it has no memory");
     world.check(0);
-    assert_eq!(world.shard.in_memory().1, 0, "nothing was read back for a peek");
-    let before = world.shard.tier_counts();
+    assert_eq!(world.shard.reports().in_memory().1, 0, "nothing was read back for a peek");
+    let before = world.shard.reports().tier_counts();
     world.empty(0);
-    let after = world.shard.tier_counts();
+    let after = world.shard.reports().tier_counts();
     assert_eq!(after.read - before.read, SIZE as u64, "all of it, once");
     // Another block takes its room: nothing has to be kept.
     world.put(1);
     world.lower(1);
-    let before = world.shard.tier_counts();
+    let before = world.shard.reports().tier_counts();
     world.get(1, 1, 0);
     world.check(0);
-    assert_eq!(world.shard.tier_counts().written, before.written);
+    assert_eq!(world.shard.reports().tier_counts().written, before.written);
 }
 
 /// The controller places a new block in a lower tier when memory is full, and a flush may copy it before
@@ -290,7 +290,7 @@ fn who_waits_for_items_waits_without_memory() {
         let answer = world.came.remove(&tickets[block as usize]).unwrap();
         assert_eq!(bytes(&mut world.shard, block, &answer.payload), [seed; 99]);
     }
-    assert!(world.shard.in_memory().1 <= 1);
+    assert!(world.shard.reports().in_memory().1 <= 1);
 }
 
 /// Any operations, with any order of the disk's operations.
@@ -306,8 +306,8 @@ fn a_queue_gives_what_was_put_in_its_order_wherever_its_blocks_are() {
                 9 => world.get(block, 5, 0),
                 10..12 => world.get(block, 2, RESERVE_MS),
                 12..14 => world.ack(block),
-                14..16 => drop(world.below.shard.lower(at(block), DISK)),
-                16 => drop(world.below.shard.lower(at(block), TierIx::MEMORY)),
+                14..16 => drop(world.below.shard.tiers().change_tier(at(block), DISK)),
+                16 => drop(world.below.shard.tiers().change_tier(at(block), TierIx::MEMORY)),
                 17 => world.check(block),
                 20 => world.check_copy(block),
                 18 => {
@@ -320,9 +320,9 @@ fn a_queue_gives_what_was_put_in_its_order_wherever_its_blocks_are() {
         (0..BLOCKS).for_each(|block| world.check(block));
         (0..BLOCKS).for_each(|block| world.empty(block));
         world.settle();
-        (0..BLOCKS).for_each(|block| assert!(world.shard.free(at(block))));
+        (0..BLOCKS).for_each(|block| assert!(world.shard.owners().free(at(block))));
         world.settle();
-        assert!(world.shard.tiers_are_quiet(), "seed {seed}: nothing is left of them");
-        assert_eq!(world.shard.in_memory(), (0, 0));
+        assert!(world.shard.reports().tiers_are_quiet(), "seed {seed}: nothing is left of them");
+        assert_eq!(world.shard.reports().in_memory(), (0, 0));
     }
 }

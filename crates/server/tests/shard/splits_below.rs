@@ -3,7 +3,7 @@
 
 use crate::below::{Below, DISK, at, bytes};
 use crate::common::{access, config, owner};
-use honeycomb_server::{BlockOwner, Effect, LineKey, MoveWord, Post, ShardConfig};
+use honeycomb_server::{BlockOwner, Effect, LineEvent, LineKey, MoveWord, Post, ShardConfig};
 use honeycomb_structures::{Answer, Outcome, Ticket, large_limit};
 use honeycomb_types::{BlockAt, Kind, Marks, TierClass, TierIx, TierSpec, Way, sizes};
 use honeycomb_wire::data::MovedArgs;
@@ -53,7 +53,10 @@ impl World {
             },
         );
         below.answers_moves = false;
-        below.shard.open(BlockOwner { marks: marks(), ..owner(at(0), Kind::Kv, true) }).unwrap();
+        below
+            .shard
+            .open(BlockOwner { marks: marks(), ..owner(at(0), Kind::Kv, true) }, None)
+            .unwrap();
         World {
             below,
             size,
@@ -83,9 +86,7 @@ impl World {
 
     fn step(&mut self) {
         self.below.step();
-        while self.below.shard.has_steps() {
-            self.below.shard.step(self.below.now);
-        }
+        while self.below.shard.step(self.below.now) {}
         self.below.moves.clear();
         for effect in std::mem::take(&mut self.below.effects) {
             self.effect(effect);
@@ -110,7 +111,7 @@ impl World {
 
     fn word(&mut self, at: BlockAt, word: MoveWord) {
         let now = self.below.now;
-        self.below.shard.move_word(now, at, word);
+        self.below.shard.on_exports(now, |work| work.move_word(at, word));
     }
 
     fn begin(&mut self, source: BlockAt, start: u64, way: Way) {
@@ -140,13 +141,18 @@ impl World {
                 importing: id,
                 ..owner(at(target), Kind::Kv, false)
             };
-            if self.below.shard.open(opened).is_err() {
+            if self.below.shard.open(opened, None).is_err() {
                 // All frames are in use: one is freed first.
                 self.lower_any();
                 return self.word(source, refused);
             }
             self.next_block += 1;
-        } else if self.below.shard.begin_import(at(target), id, start, end).is_err() {
+        } else if self
+            .below
+            .shard
+            .on_imports(self.below.now, |work| work.begin(at(target), id, start, end))
+            .is_err()
+        {
             return self.word(source, refused);
         }
         self.next_move += 1;
@@ -158,7 +164,7 @@ impl World {
     }
 
     fn take_posts(&mut self) {
-        for post in self.below.shard.take_posts() {
+        for post in self.below.shard.out().take_posts() {
             match post {
                 Post::Dial { .. } => {}
                 Post::Send { key, op, args, payload } => {
@@ -184,7 +190,7 @@ impl World {
         let now = self.below.now;
         if breaks {
             mv.sent.clear();
-            return self.below.shard.line_lost(now, key);
+            return self.below.shard.line_event(now, key, LineEvent::Lost);
         }
         let header = RequestHeader {
             at: at(target),
@@ -195,7 +201,7 @@ impl World {
         let outcome =
             self.below.shard.apply(now, &access(true), &header, &args, &payload, Ticket(0));
         let Outcome::Done(answer) = outcome else { panic!("a part of a move waits") };
-        self.below.shard.line_answered(now, key, answer.status);
+        self.below.shard.line_event(now, key, LineEvent::Answered(answer.status));
     }
 
     fn commit(&mut self, source: BlockAt, id: u64) {
@@ -221,7 +227,7 @@ impl World {
         let entry = MapEntry { start, end, block: block.0, epoch: epoch.0, address: "s:1".into() };
         self.word(source, MoveWord::Committed(MovedArgs { version: id, entry }));
         if mv.way == Way::Merge {
-            assert!(self.below.shard.free(source));
+            assert!(self.below.shard.owners().free(source));
         }
     }
 
@@ -235,16 +241,16 @@ impl World {
     fn end_import(&mut self, n: usize, commit: bool) -> Move {
         let mv = self.moves.swap_remove(n);
         let now = self.below.now;
-        self.below.shard.end_import(now, at(mv.target), mv.id, commit).unwrap();
+        self.below.shard.on_imports(now, |work| work.end(at(mv.target), mv.id, commit)).unwrap();
         if !commit && mv.way == Way::Split {
-            assert!(self.below.shard.free(at(mv.target)));
+            assert!(self.below.shard.owners().free(at(mv.target)));
         }
         mv
     }
 
     fn lower_any(&mut self) {
         let block = self.any_block();
-        let _ = self.below.shard.lower(at(block), DISK);
+        let _ = self.below.shard.tiers().change_tier(at(block), DISK);
     }
 
     /// Runs an operation to its end, in whatever block its key is by then.
@@ -339,7 +345,7 @@ fn run(seed: u64, size: usize, steps: u32) -> World {
             14..18 => world.lower_any(),
             18 => {
                 let block = world.any_block();
-                let _ = world.below.shard.lower(at(block), TierIx::MEMORY);
+                let _ = world.below.shard.tiers().change_tier(at(block), TierIx::MEMORY);
             }
             _ => (0..20).for_each(|_| world.step()),
         }

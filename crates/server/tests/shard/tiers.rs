@@ -252,13 +252,13 @@ impl World {
             // The disk continues meanwhile, and blocks are demoted.
             self.lower(file);
             self.disk(written, false);
-            let place = self.shard.fill(ticket).unwrap();
+            let place = self.shard.requests().fill(ticket).unwrap();
             let n = place.len().min(1 + length / 2);
             place[..n].copy_from_slice(&bytes[written..written + n]);
-            self.shard.filled(ticket, n);
+            self.shard.requests().filled(ticket, n);
             written += n;
         }
-        self.shard.commit(self.now, ticket);
+        self.shard.on_requests(self.now, |work| work.commit(self.now, ticket));
         let answer = self.completed(Some(ticket)).unwrap();
         assert!(self.answered(&answer));
         self.files[file].bytes.extend(bytes);
@@ -347,7 +347,7 @@ impl World {
 
     fn lower(&mut self, file: usize) {
         if let Some(at) = self.files[file].at {
-            let _ = self.shard.lower(at, TierIx(1));
+            let _ = self.shard.tiers().change_tier(at, TierIx(1));
         }
         self.settle();
     }
@@ -355,7 +355,7 @@ impl World {
     fn sink(&mut self, file: usize) {
         if let Some(at) = self.files[file].at {
             let sealed = self.files[file].sealed || self.files[file].kept.is_some();
-            let sinks = self.shard.lower(at, STORE);
+            let sinks = self.shard.tiers().change_tier(at, STORE);
             assert!(
                 sealed || sinks.is_err(),
                 "a block that may be written is not demoted to a store"
@@ -370,7 +370,7 @@ impl World {
     }
 
     fn raise(&mut self, at: BlockAt) {
-        if self.shard.lower(at, TierIx::MEMORY).is_ok() {
+        if self.shard.tiers().change_tier(at, TierIx::MEMORY).is_ok() {
             self.rising.insert(at);
         }
     }
@@ -388,13 +388,13 @@ impl World {
         let (id, done) = io.carry_out(&**volume, 0);
         volume.fail_writes(0);
         volume.fail_reads(0);
-        self.shard.io_done(self.now, id, done);
+        self.shard.tiers().io_done(self.now, id, done);
         self.settle();
     }
 
     fn completed(&mut self, wanted: Option<Ticket>) -> Option<Answer> {
         let mut found = None;
-        while let Some((ticket, answer)) = self.shard.completed() {
+        while let Some((ticket, answer)) = self.shard.out().completed() {
             if wanted == Some(ticket) {
                 found = Some(answer);
             } else {
@@ -407,8 +407,8 @@ impl World {
 
     fn settle(&mut self) {
         self.completed(None);
-        self.pending.extend(self.shard.take_io());
-        for effect in self.shard.take_effects() {
+        self.pending.extend(self.shard.tiers().take_io());
+        for effect in self.shard.out().take_effects() {
             match effect {
                 Effect::TierChanged { at, tier, .. } => {
                     let rose = self.rising.remove(&at) && !tier.is_below();
@@ -422,13 +422,13 @@ impl World {
                 _ => {}
             }
         }
-        let (frames, warm) = self.shard.in_memory();
+        let (frames, warm) = self.shard.reports().in_memory();
         assert!(frames <= FRAMES && warm <= WARM, "{frames} and {warm} blocks in memory (INV-42)");
     }
 
     fn free(&mut self, file: usize) {
         if let Some(at) = std::mem::take(&mut self.files[file]).at {
-            assert!(self.shard.free(at));
+            assert!(self.shard.owners().free(at));
         }
         self.settle();
     }
@@ -442,7 +442,7 @@ impl World {
     /// A flush that began earlier reads the same as one that begins now.
     fn flush(&mut self, file: usize) {
         let Some(at) = self.files[file].at else { return };
-        let kept = self.shard.flush(at, (0, u64::MAX)).unwrap();
+        let kept = self.shard.owners().retain(at, (0, u64::MAX)).unwrap();
         let before = self.files[file].kept.replace(kept.clone()).unwrap_or_else(|| kept.clone());
         self.settle();
         for kept in [before, kept] {
@@ -470,7 +470,8 @@ impl World {
         }
         let File { at, ref kept, .. } = self.files[file];
         let Some(at) = at.filter(|_| kept.is_none()) else { return };
-        let (held, sealed) = self.shard.copy(at, (0, u64::MAX), 1).unwrap();
+        let (held, sealed) =
+            self.shard.on_exports(self.now, |work| work.copy(at, (0, u64::MAX), 1)).unwrap();
         let bytes = self.files[file].bytes.clone();
         let mut read = Vec::new();
         match held.write(&self.parts(), &mut read) {
@@ -493,11 +494,11 @@ impl World {
             epoch: Epoch(self.epochs),
         };
         let owner = BlockOwner { tier: TierIx(u8::from(below)), ..owner(at, Kind::File, true) };
-        match self.shard.open(owner) {
-            Ok(()) => self.files[file].at = Some(at),
+        match self.shard.open(owner, None) {
+            Ok(_) => self.files[file].at = Some(at),
             Err(answer) => {
                 assert_eq!(answer.status, Status::OutOfMemory);
-                assert_eq!(self.shard.in_memory().0, FRAMES, "there is room");
+                assert_eq!(self.shard.reports().in_memory().0, FRAMES, "there is room");
             }
         }
     }
@@ -588,8 +589,8 @@ impl World {
             self.free(file);
         }
         self.drain();
-        assert!(self.shard.tiers_are_quiet(), "something of the disk is in use (INV-44)");
-        assert_eq!((self.shard.in_memory(), self.disk.taken()), ((0, 0), 0));
+        assert!(self.shard.reports().tiers_are_quiet(), "something of the disk is in use (INV-44)");
+        assert_eq!((self.shard.reports().in_memory(), self.disk.taken()), ((0, 0), 0));
         assert_eq!(self.store.taken(), 0);
         self.seen
     }
@@ -714,10 +715,10 @@ fn kept_below() -> (World, Arc<KeptBytes>) {
         world.append(0, 8000);
     }
     world.flush(0);
-    assert_eq!(world.shard.in_memory(), (1, 0));
+    assert_eq!(world.shard.reports().in_memory(), (1, 0));
     world.lower(0);
     world.drain();
-    assert_eq!((world.shard.in_memory(), world.seen[2]), ((0, 0), 1), "it went down");
+    assert_eq!((world.shard.reports().in_memory(), world.seen[2]), ((0, 0), 1), "it went down");
     world.flush(0);
     let kept = world.files[0].kept.clone().unwrap();
     (world, kept)
@@ -743,7 +744,7 @@ fn a_kept_block_that_is_freed_while_it_is_read_leaves_its_place_afterwards() {
     world.drain();
     world.drain();
     assert_eq!(world.disk.taken(), 0);
-    assert!(world.shard.tiers_are_quiet());
+    assert!(world.shard.reports().tiers_are_quiet());
     let gone = kept.write(&parts, &mut read);
     assert!(matches!(gone, Err(KeptFault::Gone)), "{gone:?}");
 }
@@ -754,7 +755,10 @@ fn a_kept_block_that_is_freed_while_it_is_read_leaves_its_place_afterwards() {
 #[test]
 fn a_copy_of_what_is_below_keeps_its_place_and_is_of_one_time() {
     let mut world = below();
-    let (open, sealed) = world.shard.copy(world.files[0].at.unwrap(), (0, u64::MAX), 1).unwrap();
+    let (open, sealed) = world
+        .shard
+        .on_exports(world.now, |work| work.copy(world.files[0].at.unwrap(), (0, u64::MAX), 1))
+        .unwrap();
     assert!(!sealed && !open.is_settled());
     let bytes = world.files[0].bytes.clone();
     for _ in 0..20 {
@@ -764,26 +768,27 @@ fn a_copy_of_what_is_below_keeps_its_place_and_is_of_one_time() {
     assert!(world.files[0].bytes.len() > bytes.len());
     world.seal(0);
     world.drain();
-    assert_eq!(world.shard.in_memory(), (0, 0), "its end went down again");
+    assert_eq!(world.shard.reports().in_memory(), (0, 0), "its end went down again");
     let anew = open.write(&world.parts(), &mut Vec::new());
     assert!(matches!(anew, Err(KeptFault::Lost(_))), "{anew:?}");
     let at = world.files[0].at.unwrap();
-    let (copy, sealed) = world.shard.copy(at, (0, u64::MAX), 1).unwrap();
+    let (copy, sealed) =
+        world.shard.on_exports(world.now, |work| work.copy(at, (0, u64::MAX), 1)).unwrap();
     assert!(sealed && copy.is_settled());
     drop(open);
     let bytes = world.files[0].bytes.clone();
     world.raise(at);
     world.drain();
-    assert_eq!(world.shard.in_memory(), (1, 0), "it was promoted");
+    assert_eq!(world.shard.reports().in_memory(), (1, 0), "it was promoted");
     world.free(0);
     world.drain();
     let mut read = Vec::new();
     copy.write(&world.parts(), &mut read).unwrap();
-    assert!(read == bytes && world.disk.taken() > 0 && !world.shard.tiers_are_quiet());
+    assert!(read == bytes && world.disk.taken() > 0 && !world.shard.reports().tiers_are_quiet());
     drop(copy);
     world.drain();
     world.drain();
-    assert!(world.disk.taken() == 0 && world.shard.tiers_are_quiet());
+    assert!(world.disk.taken() == 0 && world.shard.reports().tiers_are_quiet());
 }
 
 /// Bytes that are wrong once are read again; if they are wrong twice they are lost, and never written
@@ -809,6 +814,6 @@ fn below() -> World {
     }
     world.lower(0);
     world.drain();
-    assert_eq!((world.shard.in_memory(), world.seen[2]), ((0, 0), 1), "it went down");
+    assert_eq!((world.shard.reports().in_memory(), world.seen[2]), ((0, 0), 1), "it went down");
     world
 }

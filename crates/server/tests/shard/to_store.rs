@@ -62,7 +62,7 @@ impl World {
         };
         for block in 0..2 {
             let open = owner(at(block), Kind::File, true);
-            world.shard.open(BlockOwner { tier: DISK, ..open }).unwrap();
+            world.shard.open(BlockOwner { tier: DISK, ..open }, None).unwrap();
             for piece in world.bytes.clone().chunks(APPEND) {
                 assert_eq!(world.ask(block, Op::FileAppend, &[], piece), Some(Status::Ok));
                 world.carry_out_all();
@@ -70,7 +70,7 @@ impl World {
             assert_eq!(world.ask(block, Op::FileSeal, &[], &[]), Some(Status::Ok));
             world.carry_out_all();
         }
-        assert_eq!(world.shard.in_memory(), (0, 0));
+        assert_eq!(world.shard.reports().in_memory(), (0, 0));
         world.told.clear();
         world
     }
@@ -102,15 +102,15 @@ impl World {
     }
 
     fn answered(&mut self, ticket: Ticket, offset: usize) {
-        let (of, answer) = self.shard.completed().unwrap();
+        let (of, answer) = self.shard.out().completed().unwrap();
         assert_eq!((of, answer.status), (ticket, Status::Ok), "{answer:?}");
         let Payload::Pinned(pin) = answer.payload else { panic!("{answer:?}") };
         assert!(pin.bytes() == &self.bytes[offset..offset + pin.bytes().len()]);
     }
 
     fn settle(&mut self) {
-        self.pending.extend(self.shard.take_io());
-        for effect in self.shard.take_effects() {
+        self.pending.extend(self.shard.tiers().take_io());
+        for effect in self.shard.out().take_effects() {
             match effect {
                 Effect::TierChanged { at, tier, .. } => self.told.push((at, tier)),
                 Effect::BlockFailed { why, .. } => panic!("{why}"),
@@ -123,7 +123,7 @@ impl World {
         let io = self.pending.remove(n);
         let volume = &self.volumes[io.tier.below().unwrap()];
         let (id, done) = io.carry_out(&**volume, 0);
-        self.shard.io_done(self.now, id, done);
+        self.shard.tiers().io_done(self.now, id, done);
         self.settle();
     }
 
@@ -150,11 +150,11 @@ impl World {
     /// Frees everything, and checks that nothing is left anywhere.
     fn ends(mut self) {
         for block in 0..2 {
-            self.shard.free(at(block));
+            self.shard.owners().free(at(block));
         }
         self.settle();
         self.carry_out_all();
-        assert!(self.shard.tiers_are_quiet());
+        assert!(self.shard.reports().tiers_are_quiet());
         assert_eq!([self.volumes[0].taken(), self.volumes[1].taken()], [0, 0]);
     }
 }
@@ -174,15 +174,21 @@ fn demotion_that_ends_before_its_last_piece_is_caught() {
 
 fn goes_to_the_store() {
     let mut world = World::new();
-    world.shard.lower(at(0), STORE).unwrap();
-    world.shard.lower(at(0), STORE).unwrap(); // In progress.
+    world.shard.tiers().change_tier(at(0), STORE).unwrap();
+    world.shard.tiers().change_tier(at(0), STORE).unwrap(); // In progress.
     world.settle();
     // Readers have half of the buffers.
     assert_eq!(world.pending.len(), 4);
-    let refused = world.shard.lower(at(0), TierIx::MEMORY).unwrap_err();
+    let refused = world.shard.tiers().change_tier(at(0), TierIx::MEMORY).unwrap_err();
     assert_eq!(refused.status, Status::Busy);
     // The last first.
-    let held = world.shard.holdings().into_iter().find(|held| held.block == at(0).block.0).unwrap();
+    let held = world
+        .shard
+        .reports()
+        .holdings()
+        .into_iter()
+        .find(|held| held.block == at(0).block.0)
+        .unwrap();
     assert_eq!((held.tier, held.to), (1, 2));
     for _ in 0..4 {
         let read = world.on(DISK).pop().unwrap();
@@ -210,7 +216,7 @@ fn goes_to_the_store() {
     world.answered(asked, LENGTH - 5000);
     // It is promoted from there.
     world.told.clear();
-    world.shard.lower(at(0), TierIx::MEMORY).unwrap();
+    world.shard.tiers().change_tier(at(0), TierIx::MEMORY).unwrap();
     world.settle();
     world.carry_out_all();
     assert_eq!(
@@ -219,7 +225,7 @@ fn goes_to_the_store() {
     );
     // From memory it is demoted to the object store directly.
     world.told.clear();
-    world.shard.lower(at(0), STORE).unwrap();
+    world.shard.tiers().change_tier(at(0), STORE).unwrap();
     world.settle();
     assert!(world.pending.iter().all(|io| matches!(io.what, IoWhat::Write { .. })));
     world.carry_out_all();
@@ -232,7 +238,7 @@ fn readers_have_the_buffers_first_and_it_goes_on_when_there_are_some() {
     let mut world = World::new();
     // Two blocks at a time: the second has no buffers, and waits.
     for block in 0..2 {
-        world.shard.lower(at(block), STORE).unwrap();
+        world.shard.tiers().change_tier(at(block), STORE).unwrap();
     }
     world.settle();
     assert_eq!(world.pending.len(), 4);
@@ -246,7 +252,7 @@ fn readers_have_the_buffers_first_and_it_goes_on_when_there_are_some() {
 #[test]
 fn one_whose_store_is_away_stays_and_leaves_nothing_there() {
     let mut world = World::new();
-    world.shard.lower(at(0), STORE).unwrap();
+    world.shard.tiers().change_tier(at(0), STORE).unwrap();
     world.settle();
     for _ in 0..4 {
         let read = world.on(DISK)[0];
@@ -264,7 +270,7 @@ fn one_whose_store_is_away_stays_and_leaves_nothing_there() {
         while !world.pending.is_empty() {
             world.carry_out(0);
         }
-        assert!(!world.shard.tiers_are_quiet() && world.volumes[1].taken() > 0);
+        assert!(!world.shard.reports().tiers_are_quiet() && world.volumes[1].taken() > 0);
         world.pass();
     }
     let asked = world.begin_read(0, 0);
@@ -275,13 +281,13 @@ fn one_whose_store_is_away_stays_and_leaves_nothing_there() {
     world.carry_out_all();
     assert_eq!(world.volumes[1].taken(), 0);
     // Data in the object store is not lost while the store cannot be reached, and is read when it can.
-    world.shard.lower(at(0), STORE).unwrap();
+    world.shard.tiers().change_tier(at(0), STORE).unwrap();
     world.settle();
     world.carry_out_all();
     world.volumes[1].set_away(true);
     let asked = world.begin_read(0, 0);
     world.carry_out(0);
-    let (of, answer) = world.shard.completed().unwrap();
+    let (of, answer) = world.shard.out().completed().unwrap();
     assert_eq!((of, answer.status), (asked, Status::Busy));
     let text = String::from_utf8(answer.args.to_vec()).unwrap();
     assert!(text.ends_with("cannot be read now: the store cannot be reached"), "{text}");
@@ -296,21 +302,21 @@ fn one_whose_store_is_away_stays_and_leaves_nothing_there() {
 fn one_that_is_freed_or_flushed_on_its_way_leaves_nothing_and_loses_nothing() {
     let mut world = World::new();
     for block in 0..2 {
-        world.shard.lower(at(block), STORE).unwrap();
+        world.shard.tiers().change_tier(at(block), STORE).unwrap();
         world.settle();
         let read = world.on(DISK)[0];
         world.carry_out(read);
         let written = world.on(STORE)[0];
         world.carry_out(written);
         if block == 0 {
-            assert!(world.shard.free(at(0)));
+            assert!(world.shard.owners().free(at(0)));
             world.settle();
             world.carry_out_all();
         }
     }
     assert_eq!(world.told, []);
     // From here on it is retained for a flush, and continues to the object store.
-    let kept = world.shard.flush(at(1), (0, u64::MAX)).unwrap();
+    let kept = world.shard.owners().retain(at(1), (0, u64::MAX)).unwrap();
     let parts = |world: &World| -> VolumeParts {
         let volume = |n: usize| -> (Arc<dyn Volume>, u64) { (world.volumes[n].clone(), 0) };
         Arc::new([volume(0), volume(1)])

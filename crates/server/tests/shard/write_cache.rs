@@ -63,7 +63,7 @@ impl World {
         for (block, kind) in (0..).zip(kinds) {
             // Each has a part of the hashes: otherwise it would merge.
             let open = BlockOwner { end: u64::MAX - 1, ..owner(at(block), *kind, true) };
-            shard.open(BlockOwner { tier: TierIx(1), ..open }).unwrap();
+            shard.open(BlockOwner { tier: TierIx(1), ..open }, None).unwrap();
         }
         World {
             shard,
@@ -80,7 +80,7 @@ impl World {
     /// Lets time pass, in which the disk completes the operations that are due.
     fn pass(&mut self, until: Time) {
         loop {
-            for io in self.shard.take_io() {
+            for io in self.shard.tiers().take_io() {
                 let free = self.doing.iter().map(|(end, _)| *end).max().unwrap_or(self.now);
                 self.asked += 1;
                 self.raised += u64::from(matches!(io.what, IoWhat::Raise { .. }));
@@ -93,11 +93,11 @@ impl World {
             if let Some(n) = self.doing.iter().position(|(end, _)| *end <= self.now) {
                 let (_, io) = self.doing.swap_remove(n);
                 let (id, done) = io.carry_out(&*self.disk, 0);
-                self.shard.io_done(self.now, id, done);
+                self.shard.tiers().io_done(self.now, id, done);
             }
             self.shard.tick(self.now);
-            self.shard.take_effects();
-            while self.shard.completed().is_some() {}
+            self.shard.out().take_effects();
+            while self.shard.out().completed().is_some() {}
         }
         self.now = self.now.max(until);
     }
@@ -170,7 +170,7 @@ fn with_more_writers_than_room_blocks_go_down_about_once_and_nobody_starves() {
     world.pass(world.now + Duration::from_millis(200));
     let all = WRITERS as usize * SIZE;
     // Blocks in the cache at the end need not be demoted.
-    let written = world.shard.tier_counts().written;
+    let written = world.shard.reports().tier_counts().written;
     assert!(written <= all as u64, "{written} bytes were written of {all}");
     // Six blocks of 0.4 ms of appends each and as many writes, two at a time, and the rest time of the full
     // ones, which were not sealed.
@@ -322,14 +322,14 @@ fn reply_that_is_read_slowly_holds_a_place_for_a_second_only() {
     assert!(reply.bytes().iter().all(|byte| *byte == 1));
     drop(reply);
     world.pass(world.now + Duration::from_millis(200));
-    assert_eq!(world.shard.in_memory(), (0, 1));
+    assert_eq!(world.shard.reports().in_memory(), (0, 1));
 }
 
 #[test]
 fn result_of_a_consumer_that_is_gone_leaves_the_memory_of_its_block() {
     let mut world = consumer_that_is_gone(1, LaneRoom::default());
     world.pass(world.now + Duration::from_millis(200));
-    assert_eq!(world.shard.in_memory(), (0, 1));
+    assert_eq!(world.shard.reports().in_memory(), (0, 1));
 }
 
 #[cfg(feature = "bug-bank")]
@@ -344,10 +344,10 @@ fn result_that_stays_in_its_block_is_caught() {
 fn result_that_is_too_large_for_a_copy_holds_one_place_until_its_lane_is_forgotten() {
     let mut world = consumer_that_is_gone(2, LaneRoom::of(ITEM * 5 / 4));
     world.pass(world.now + Duration::from_secs(1));
-    assert_eq!(world.shard.in_memory(), (0, 2));
+    assert_eq!(world.shard.reports().in_memory(), (0, 2));
     // Nobody sends a request to the block.
     world.pass(world.now + Duration::from_millis(3 * RETRY_WINDOW_MS));
-    assert_eq!(world.shard.in_memory(), (0, 1));
+    assert_eq!(world.shard.reports().in_memory(), (0, 1));
 }
 
 #[test]

@@ -15,15 +15,14 @@
 //! While a block is frozen, and while its owed copy has no room, no time passes for the structure and it gets
 //! no messages: either could serve waiting requests.
 
-use super::NewUse;
+use super::{ExportWork, NewUse};
 use crate::kept::KeptBytes;
 use crate::refusals::{unknown_block, wrong_epoch};
-use crate::shard::{BlockMessage, BlockSlot, Shard};
+use crate::shard::BlockSlot;
 use honeycomb_structures::{Answer, Snapshot, busy};
 use honeycomb_types::limits::FLUSH_COPIES_AT_ONCE;
 use honeycomb_types::{BlockAt, Bug, Kind, Time};
 use honeycomb_wire::Status;
-use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +38,6 @@ pub(in crate::shard) struct Checkpoint {
     /// The hashes of a kv.
     range: (u64, u64),
     stage: CheckpointStage,
-    /// Messages of the controller that the structure gets afterwards.
-    deferred: Vec<BlockMessage>,
 }
 
 enum CheckpointStage {
@@ -97,17 +94,17 @@ impl Checkpoints {
     }
 }
 
-impl Shard {
+impl ExportWork<'_> {
     /// Freezes a block for a flush. Returns whether it is sealed; `Busy` while payloads that began earlier
     /// are still arriving: the block is frozen nevertheless, and the call is repeated.
     pub fn checkpoint(
         &mut self,
-        now: Time,
         at: BlockAt,
         range: (u64, u64),
         flush: u64,
         hold: Duration,
     ) -> Result<bool, Answer> {
+        let now = self.now;
         let index = self.blocks.index(at.block).ok_or_else(|| unknown_block(at))?;
         let filling = self.pending.iter().any(|pending| pending.at == at && pending.filling);
         // A put of extents changes the block when its extents are adopted.
@@ -124,14 +121,14 @@ impl Shard {
                     return Err(Answer::refuse(Status::Busy, why));
                 }
                 let stage = CheckpointStage::Frozen { until: now + hold, sealed: None };
-                let checkpoint = Checkpoint { flush, range, stage, deferred: Vec::new() };
+                let checkpoint = Checkpoint { flush, range, stage };
                 slot.exports.checkpoint = Some(Box::new(checkpoint));
                 self.overlaps.begun(slot, NewUse::Checkpoint);
                 self.checkpoints.blocks.entry(flush).or_default().push(at);
                 if kind == Kind::Kv {
                     self.extents.keep(structure, flush);
                 }
-                self.arm(index);
+                slot.arm(index, self.agenda);
             }
         }
         let slot = self.blocks.found_mut(index);
@@ -150,7 +147,8 @@ impl Shard {
     }
 
     /// Thaws a block. Returns false if it was not frozen until now.
-    pub fn thaw(&mut self, now: Time, at: BlockAt, flush: u64) -> bool {
+    pub fn thaw(&mut self, at: BlockAt, flush: u64) -> bool {
+        let now = self.now;
         let Some(index) = self.blocks.index(at.block) else { return false };
         let slot = self.blocks.exactly(index, at);
         let Some(slot) = slot else { return false };
@@ -161,7 +159,7 @@ impl Shard {
         let sealed = match checkpoint.stage {
             CheckpointStage::Frozen { until, sealed: Some(sealed) } if until > now => sealed,
             CheckpointStage::Frozen { .. } => {
-                self.end_checkpoint(now, index);
+                self.end_checkpoint(index);
                 return false;
             }
             CheckpointStage::Owing { .. } => return true,
@@ -171,14 +169,14 @@ impl Shard {
         if snapshot.is_plain() {
             let content = ContentThen::Prefix(snapshot.length(), sealed);
             self.checkpoints.content.insert((flush, at), content);
-            self.end_checkpoint(now, index);
+            self.end_checkpoint(index);
         } else {
             let checkpoint = slot.exports.checkpoint.as_mut().expect("looked up above");
             checkpoint.stage = CheckpointStage::Owing { sealed, again: now };
-            if !checkpoint.deferred.is_empty() {
-                let _ = self.may_change(now, index);
+            slot.arm(index, self.agenda);
+            if !slot.inbox.is_empty() {
+                self.agenda.changed(at);
             }
-            self.arm(index);
         }
         true
     }
@@ -186,7 +184,6 @@ impl Shard {
     /// The content of a block when it was frozen for a flush, and whether it was sealed.
     pub fn checkpoint_content(
         &mut self,
-        now: Time,
         at: BlockAt,
         flush: u64,
     ) -> Result<(Arc<KeptBytes>, bool), Answer> {
@@ -195,9 +192,9 @@ impl Shard {
         match self.checkpoints.content.get(&(flush, at)) {
             Some(ContentThen::Copy(bytes, sealed)) => return Ok((bytes.clone(), *sealed)),
             Some(&ContentThen::Prefix(length, sealed)) => {
-                let found = self.blocks.exactly(index, at);
-                found.ok_or_else(|| wrong_epoch(at))?;
-                return Ok((self.content_now(index, Snapshot::plain(length), sealed), sealed));
+                let slot = self.blocks.exactly(index, at).ok_or_else(|| wrong_epoch(at))?;
+                let snapshot = Snapshot::plain(length);
+                return Ok((slot.content_now(snapshot, sealed, self.config.block_size), sealed));
             }
             None => {}
         }
@@ -205,29 +202,23 @@ impl Shard {
         let checkpoint = slot.and_then(|slot| slot.exports.checkpoint.as_ref());
         match checkpoint.filter(|checkpoint| checkpoint.flush == flush).map(|c| &c.stage) {
             Some(&CheckpointStage::Owing { sealed, .. }) => {
-                Ok((self.copy_owed(now, index, sealed), sealed))
+                Ok((self.copy_owed(index, sealed), sealed))
             }
             _ => Err(Answer::refuse(Status::NotFound, "this server has no such snapshot")),
         }
     }
 
-    /// Whether a block may be changed; otherwise the answer. Its owed content is copied first.
-    #[inline]
-    pub(in crate::shard) fn may_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
-        match self.blocks.get(index).and_then(|slot| slot.exports.checkpoint.as_ref()) {
-            None => Ok(()),
-            Some(_) => self.checkpoint_may_change(now, index),
-        }
-    }
-
+    /// Whether a block with a part in a checkpoint may be changed; otherwise the answer. Its owed content is
+    /// copied first.
     #[cold]
-    fn checkpoint_may_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
+    pub(super) fn may_change(&mut self, index: usize) -> Result<(), Answer> {
+        let now = self.now;
         let slot = self.blocks.found_mut(index);
         let (used, floor) = (slot.structure.bytes_used() as usize, slot.backing.floor());
         let checkpoint = slot.exports.checkpoint.as_mut().expect("the caller has found it");
         match &mut checkpoint.stage {
             CheckpointStage::Frozen { until, .. } if *until > now => return Err(busy(RETRY_US)),
-            CheckpointStage::Frozen { .. } => self.end_checkpoint(now, index),
+            CheckpointStage::Frozen { .. } => self.end_checkpoint(index),
             CheckpointStage::Owing { sealed, again } => {
                 let sealed = *sealed;
                 // Bytes in a lower tier are read from there, and need no copy.
@@ -237,7 +228,7 @@ impl Shard {
                     return Err(busy(2 * RETRY_US));
                 }
                 if !Bug::CheckpointCopiesLate.active() {
-                    self.copy_owed(now, index, sealed);
+                    self.copy_owed(index, sealed);
                 }
             }
         }
@@ -245,19 +236,19 @@ impl Shard {
     }
 
     /// Copies the content that a block owes. From now on the block may change.
-    fn copy_owed(&mut self, now: Time, index: usize, sealed: bool) -> Arc<KeptBytes> {
+    fn copy_owed(&mut self, index: usize, sealed: bool) -> Arc<KeptBytes> {
         let slot = self.blocks.found_mut(index);
         let checkpoint = slot.exports.checkpoint.as_ref().expect("a copy is owed to a checkpoint");
         let key = (checkpoint.flush, slot.owner.at);
         let snapshot = slot.snapshot(checkpoint.range).expect("requested when it was frozen");
-        let bytes = self.content_now(index, snapshot, sealed);
+        let bytes = slot.content_now(snapshot, sealed, self.config.block_size);
         self.checkpoints.content.insert(key, ContentThen::Copy(bytes.clone(), sealed));
-        self.end_checkpoint(now, index);
+        self.end_checkpoint(index);
         bytes
     }
 
-    /// Ends a block's part in its checkpoint, and delivers the deferred messages.
-    fn end_checkpoint(&mut self, now: Time, index: usize) {
+    /// Ends a block's part in its checkpoint. The block gets the messages that have arrived meanwhile.
+    fn end_checkpoint(&mut self, index: usize) {
         let Some(slot) = self.blocks.get_mut(index) else { return };
         let Some(checkpoint) = slot.exports.checkpoint.take() else { return };
         let at = slot.owner.at;
@@ -265,23 +256,14 @@ impl Shard {
             blocks.retain(|other| *other != at);
         }
         // The timer was that of the checkpoint: the next tick handles what is due for the structure.
-        slot.timer = Some(now);
-        self.timers.push(Reverse((now, index as u32)));
-        for message in checkpoint.deferred {
-            self.receive(now, at, message);
+        self.agenda.rearm(index, &mut slot.attention, self.now);
+        if !slot.inbox.is_empty() {
+            self.agenda.changed(at);
         }
     }
 
-    /// Retains a message for a block that must not change now, until its checkpoint ends.
-    pub(in crate::shard) fn defer(&mut self, index: usize, message: BlockMessage) {
-        let slot = self.blocks.found_mut(index);
-        let checkpoint = slot.exports.checkpoint.as_mut();
-        let checkpoint = checkpoint.expect("only a block with a checkpoint defers messages");
-        checkpoint.deferred.push(message);
-    }
-
     /// Ends the checkpoints of a flush of a controller shard.
-    pub(in crate::shard) fn end_checkpoints(&mut self, now: Time, controller: u16, flush: u64) {
+    pub(super) fn end_checkpoints(&mut self, controller: u16, flush: u64) {
         let ours = |at: &BlockAt| at.block.server().controller() == controller;
         self.checkpoints.content.retain(|(other, at), _| *other != flush || !ours(at));
         let Some(blocks) = self.checkpoints.blocks.get(&flush) else { return };
@@ -293,7 +275,7 @@ impl Shard {
             let Some(index) = self.blocks.index(at.block) else { continue };
             let slot = self.blocks.get(index);
             if slot.is_some_and(|slot| slot.owner.at == at && of_flush(slot)) {
-                self.end_checkpoint(now, index);
+                self.end_checkpoint(index);
             }
         }
         if let Some(blocks) = self.checkpoints.blocks.get_mut(&flush) {
@@ -305,10 +287,10 @@ impl Shard {
     }
 
     /// The connection to a controller shard is a new one: it begins the checkpoints again that it needs.
-    pub(in crate::shard) fn forget_checkpoints(&mut self, now: Time, controller: u16) {
+    pub(super) fn forget_checkpoints(&mut self, controller: u16) {
         let copied = self.checkpoints.content.keys().map(|(flush, _)| *flush);
         let flushes: BTreeSet<u64> =
             copied.chain(self.checkpoints.blocks.keys().copied()).collect();
-        flushes.into_iter().for_each(|flush| self.end_checkpoints(now, controller, flush));
+        flushes.into_iter().for_each(|flush| self.end_checkpoints(controller, flush));
     }
 }

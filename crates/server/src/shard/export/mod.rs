@@ -19,9 +19,14 @@ pub use peer::{MoveKey, MoveWord};
 pub(super) use store::RetainedBlock;
 pub(super) use tier::TierExport;
 
-use super::full::FullSince;
+use super::agenda::Agenda;
+use super::blocks::Blocks;
+use super::extents::{Extents, ExtentsWork};
 use super::outbox::Outbox;
-use super::{BlockOwner, BlockSlot, Effect, Shard};
+use super::pending::AllPending;
+use super::successor::SuccessorState;
+use super::tiers::{TierWork, Tiers};
+use super::{BlockOwner, BlockSlot, Effect, Shard, ShardConfig};
 use crate::refusals::wrong_epoch;
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Lanes, Movable, Structure, Wish};
@@ -29,10 +34,10 @@ use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::Status;
 use peer::PeerExport;
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::events::refusal_at_block;
+use crate::shard::lines::Post;
 use crate::watch::Watchers;
 
 /// Delay of a step that frees departed data: requests come first.
@@ -54,18 +59,18 @@ pub(super) struct Source<'a> {
     backing: &'a mut Backing,
     lanes: &'a mut Lanes,
     watchers: &'a mut Watchers,
-    full: &'a mut FullSince,
+    successor: &'a mut SuccessorState,
     /// Whether a move can begin: see `BlockSlot::may_move`.
     may_move: bool,
     out: &'a mut Outbox,
     index: usize,
-    steps: &'a mut VecDeque<u32>,
+    agenda: &'a mut Agenda,
 }
 
 impl Source<'_> {
     /// Lists the block for a step.
     fn continue_in_steps(&mut self) {
-        self.steps.push_back(self.index as u32);
+        self.agenda.continue_in_step(self.index);
     }
 }
 
@@ -103,7 +108,7 @@ pub(super) struct Exports {
     /// Set if the block must leave its server.
     departure: Option<Departure>,
     /// The block's part in a checkpoint.
-    pub(super) checkpoint: Option<Box<Checkpoint>>,
+    checkpoint: Option<Box<Checkpoint>>,
 }
 
 impl Exports {
@@ -131,6 +136,27 @@ impl Exports {
     /// Whether the block must leave its server.
     pub fn is_departing(&self) -> bool {
         self.departure.is_some()
+    }
+
+    /// When the block needs attention: `due` is the time at which the rest of it does.
+    pub fn checkpoint_due(&self, due: Option<Time>) -> Option<Time> {
+        self.checkpoint.as_ref().map_or(due, |checkpoint| checkpoint.due(due))
+    }
+
+    /// Whether a tick has nothing to do for the structure, which is due at this time.
+    pub fn skips_tick(&self, due: Option<Time>, now: Time) -> bool {
+        self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.skips(due, now))
+    }
+
+    /// Whether the block must not change before its part in a checkpoint allows it.
+    #[inline]
+    pub fn has_checkpoint(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
+    /// The connection to close when the block is freed.
+    pub fn hang_up(&self, at: BlockAt) -> Option<Post> {
+        self.peer.as_ref().and_then(|peer| peer.hang_up(at))
     }
 
     /// Continues the export, or requests one that the block needs.
@@ -169,7 +195,7 @@ impl Exports {
     fn refused(&mut self, source: &mut Source<'_>, wish: Wish, status: Status, why: String) {
         let now = source.now;
         if status == Status::Busy {
-            source.full.ends(); // Memory is being freed.
+            source.successor.full.ends(); // Memory is being freed.
         }
         match wish {
             // The server stays, and the block with it.
@@ -210,94 +236,195 @@ impl BlockSlot {
     }
 }
 
+/// The parts of a shard that export blocks.
+pub struct ExportWork<'a> {
+    now: Time,
+    config: &'a ShardConfig,
+    blocks: &'a mut Blocks,
+    agenda: &'a mut Agenda,
+    out: &'a mut Outbox,
+    tiers: &'a mut Tiers,
+    extents: &'a mut Extents,
+    checkpoints: &'a mut Checkpoints,
+    overlaps: &'a mut Overlaps,
+    pending: &'a AllPending,
+}
+
 impl Shard {
-    /// The exports of the block at `index`, and the rest of the block.
-    fn exporting(&mut self, now: Time, index: usize) -> Option<(&mut Exports, Source<'_>)> {
-        let Shard { blocks, config, out, steps, .. } = self;
-        let slot = blocks.get_mut(index)?;
-        let may_move = slot.may_move();
-        let BlockSlot { owner, backing, structure, lanes, watchers, full, exports, .. } = slot;
-        let source = Source {
+    /// Runs work on exports, and then the consequences for the blocks that it has changed.
+    pub fn on_exports<T>(&mut self, now: Time, work: impl FnOnce(&mut ExportWork<'_>) -> T) -> T {
+        let Shard {
+            config,
+            blocks,
+            agenda,
+            out,
+            tiers,
+            extents,
+            checkpoints,
+            overlaps,
+            pending,
+            ..
+        } = self;
+        let outcome = work(&mut ExportWork {
             now,
-            block_size: config.block_size,
+            config,
+            blocks,
+            agenda,
+            out,
+            tiers,
+            extents,
+            checkpoints,
+            overlaps,
+            pending,
+        });
+        self.consequences(now);
+        outcome
+    }
+
+    /// Whether a block may be changed; otherwise the answer. Its owed content is copied first.
+    #[inline]
+    pub(super) fn may_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
+        match self.blocks.get(index) {
+            Some(slot) if slot.exports.has_checkpoint() => {
+                self.on_exports(now, |work| work.may_change(index))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Continues one export for some microseconds. Everything that a caller waits for comes first. False if
+    /// no export can be continued now.
+    #[inline]
+    pub fn step(&mut self, now: Time) -> bool {
+        let next = self.agenda.take_step();
+        if let Some(index) = next {
+            self.on_exports(now, |work| work.step(index));
+        }
+        next.is_some()
+    }
+}
+
+impl ExportWork<'_> {
+    /// The exports of the block at `index`, and the rest of the block.
+    fn exporting(&mut self, index: usize) -> Option<(&mut Exports, Source<'_>)> {
+        let slot = self.blocks.get_mut(index)?;
+        let may_move = slot.may_move();
+        let BlockSlot { owner, backing, structure, lanes, watchers, successor, exports, .. } = slot;
+        let source = Source {
+            now: self.now,
+            block_size: self.config.block_size,
             owner,
             structure: &mut **structure,
             backing,
             lanes,
             watchers,
-            full,
+            successor,
             may_move,
-            out,
+            out: self.out,
             index,
-            steps,
+            agenda: self.agenda,
         };
         Some((exports, source))
     }
 
+    /// The flush of a controller shard copies nothing any more.
+    pub fn end_copies(&mut self, controller: u16, flush: u64) {
+        self.end_checkpoints(controller, flush);
+        self.extents_work().end_copies(controller, flush);
+    }
+
+    /// The connection to a controller shard is new: the controller repeats the copies that it still needs.
+    pub fn forget_copies(&mut self, controller: u16) {
+        self.forget_checkpoints(controller);
+        self.extents_work().forget_copies(controller);
+    }
+
+    fn extents_work(&mut self) -> ExtentsWork<'_> {
+        let ExportWork { now, config, blocks, agenda, extents, out, .. } = self;
+        ExtentsWork { now: *now, config, blocks, agenda, extents, out }
+    }
+
+    /// The parts of the shard that move blocks between tiers.
+    fn tier_work(&mut self) -> TierWork<'_> {
+        let ExportWork { config, blocks, tiers, out, overlaps, .. } = self;
+        TierWork { config, blocks, tiers, out, overlaps }
+    }
+
     /// Continues the exports of a block, after a change of the block or when they are due.
-    pub(super) fn look_at_exports(&mut self, now: Time, index: usize) {
-        let Some((exports, mut source)) = self.exporting(now, index) else { return };
+    pub(super) fn inspect(&mut self, index: usize) {
+        let Some((exports, mut source)) = self.exporting(index) else { return };
         match exports.look(&mut source) {
             Look::Nothing => {}
             Look::Requested => {
-                self.overlaps.begun_at(&self.blocks, index, NewUse::Peer);
+                self.overlaps.begun_at(self.blocks, index, NewUse::Peer);
             }
-            Look::CannotLeave => self.tier_work().read_back_to_leave(now, index),
+            Look::CannotLeave => {
+                let now = self.now;
+                self.tier_work().read_back_to_leave(now, index);
+            }
         }
     }
 
-    /// The pairs of a present use of a block's content and a new export that have occurred, begun or refused,
-    /// for checkers.
-    pub fn overlaps(&self) -> impl Iterator<Item = (PresentUse, NewUse)> {
-        self.overlaps.seen()
-    }
-
     /// Frees some of the data that has left a block, when this is due.
-    pub(super) fn sweep_exported(&mut self, now: Time, index: usize) {
-        if let Some((exports, mut source)) = self.exporting(now, index) {
+    pub(super) fn sweep(&mut self, index: usize) {
+        if let Some((exports, mut source)) = self.exporting(index) {
             exports.sweep(&mut source);
         }
     }
 
+    /// Continues the export of a block for some microseconds.
+    fn step(&mut self, index: usize) {
+        let Some((exports, mut source)) = self.exporting(index) else { return };
+        let at = source.owner.at;
+        if exports.step(&mut source) {
+            self.agenda.changed(at);
+        }
+    }
+
     /// Handles a message of the controller about a move of a block.
-    pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
-        let Some(index) = self.blocks.index(at.block).filter(|_| self.blocks.at(at).is_some())
-        else {
+    pub fn move_word(&mut self, at: BlockAt, word: MoveWord) {
+        if self.blocks.at(at).is_none() {
             return;
-        };
-        if let Some((exports, mut source)) = self.exporting(now, index)
+        }
+        if let Some((exports, mut source)) = self.exporting_at(at)
             && exports.word(&mut source, word)
         {
-            self.after(now, at);
+            self.agenda.changed(at);
         }
     }
 
     /// Handles the answer to a part of a move.
-    pub(super) fn move_answered(&mut self, now: Time, key: MoveKey, status: Status) {
-        if let Some((exports, mut source)) = self.source_of(now, key)
+    pub(super) fn move_answered(&mut self, key: MoveKey, status: Status) {
+        if let Some((exports, mut source)) = self.source_of(key)
             && exports.answered(&mut source, key.id, status)
         {
-            self.after(now, key.source);
+            self.agenda.changed(key.source);
         }
     }
 
     /// Handles the loss of the connection of a move.
-    pub(super) fn move_lost(&mut self, now: Time, key: MoveKey) {
-        if let Some((exports, mut source)) = self.source_of(now, key)
+    pub(super) fn move_lost(&mut self, key: MoveKey) {
+        if let Some((exports, mut source)) = self.source_of(key)
             && exports.lost(&mut source, key.id)
         {
-            self.after(now, key.source);
+            self.agenda.changed(key.source);
         }
     }
 
+    fn exporting_at(&mut self, at: BlockAt) -> Option<(&mut Exports, Source<'_>)> {
+        let index = self.blocks.index(at.block)?;
+        self.exporting(index)
+    }
+
     /// The source of a move.
-    fn source_of(&mut self, now: Time, key: MoveKey) -> Option<(&mut Exports, Source<'_>)> {
-        let found = self.exporting(now, self.blocks.index(key.source.block)?)?;
+    fn source_of(&mut self, key: MoveKey) -> Option<(&mut Exports, Source<'_>)> {
+        let found = self.exporting_at(key.source)?;
         (found.1.owner.at == key.source).then_some(found)
     }
 
     /// Makes a block leave this server.
-    pub fn evacuate(&mut self, now: Time, at: BlockAt) -> Result<(), Answer> {
+    pub fn evacuate(&mut self, at: BlockAt) -> Result<(), Answer> {
+        let now = self.now;
         let slot = self.blocks.at(at).ok_or_else(|| wrong_epoch(at))?;
         let content = slot.structure.content_mut();
         if content.is_some_and(|content| content.refuse_content_until(now + EXTENTS_LEAVE_FOR)) {
@@ -309,31 +436,8 @@ impl Shard {
             return Err(cannot_move());
         }
         slot.exports.departure.get_or_insert(Departure { at: now, pause: LEAVE_AGAIN_MIN });
-        self.after(now, at);
+        self.agenda.changed(at);
         Ok(())
-    }
-
-    /// Whether `step` has something to do.
-    #[inline]
-    pub fn has_steps(&self) -> bool {
-        !self.steps.is_empty()
-    }
-
-    /// Continues one export for some microseconds. Everything that a caller waits for comes first.
-    pub fn step(&mut self, now: Time) {
-        let Some(index) = self.steps.pop_front() else { return };
-        let index = index as usize;
-        let Some((exports, mut source)) = self.exporting(now, index) else { return };
-        let at = source.owner.at;
-        if exports.step(&mut source) {
-            self.after(now, at);
-        }
-    }
-
-    /// Ends the exports of a block that is being freed.
-    pub(super) fn end_exports(&mut self, slot: &BlockSlot) {
-        let ended = slot.exports.peer.as_ref().and_then(|peer| peer.hang_up(slot.owner.at));
-        self.out.posts.extend(ended);
     }
 }
 

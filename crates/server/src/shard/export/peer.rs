@@ -336,7 +336,7 @@ impl Exports {
         let (wish, now) = (peer.wish, source.now);
         match (word, peer.stage) {
             (MoveWord::Begin { id, entry, address }, PeerStage::Chosen) => {
-                source.full.ends();
+                source.successor.full.ends();
                 self.begin(source, id, entry, address);
             }
             (MoveWord::Refused(status, why), PeerStage::Chosen) => {

@@ -4,12 +4,13 @@
 //! block that clients no longer reach is retained until it is written (`flush`), and freed afterwards. Its
 //! bytes can be demoted meanwhile: only the flush reads them.
 
-use super::NewUse;
+use super::{ExportWork, NewUse};
 use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
 use crate::refusals::{unknown_block, wrong_epoch};
+use crate::shard::owners::Owners;
 use crate::shard::residency::{MemoryRoom, Residency};
 use crate::shard::tiers::{BlockResidency, TierWork};
-use crate::shard::{BlockOwner, Effect, Shard};
+use crate::shard::{BlockOwner, BlockSlot, Effect};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, Snapshot};
 use honeycomb_types::limits::TIER_CHUNK;
@@ -40,11 +41,78 @@ impl RetainedBlock {
     }
 }
 
-impl Shard {
+impl BlockSlot {
+    /// The content of this snapshot of a block that stays in use.
+    pub(super) fn content_now(
+        &mut self,
+        snapshot: Snapshot,
+        sealed: bool,
+        block_size: usize,
+    ) -> Arc<KeptBytes> {
+        let (owner, length) = (self.owner, snapshot.length());
+        let (at, floor) = (owner.at, self.backing.floor());
+        if snapshot.is_plain() {
+            // The file may have grown since, and its last chunk is read from the disk as it is there.
+            let now = self.snapshot((0, u64::MAX)).map_or(length, |now| now.length());
+            let below = floor.min(now).min(length.next_multiple_of(TIER_CHUNK));
+            // Whole chunks, and those of a final block, stay on the disk as they are.
+            let settled = below.is_multiple_of(TIER_CHUNK) || sealed;
+            let memory = (floor < length).then(|| self.backing.pin(floor..length));
+            let stored = stored(&mut self.place, below, block_size);
+            let there = RetainedBytes::There { stored, memory };
+            KeptBytes::live(at, owner.structure, snapshot, settled, there)
+        } else if floor > 0 {
+            // These bytes of the disk do not change while they are read: a change is written elsewhere.
+            let least = usize::from(Bug::EmptyBlockHasSlot.active());
+            let stored = stored(&mut self.place, length.max(least), block_size);
+            let there = RetainedBytes::There { stored, memory: None };
+            KeptBytes::live(at, owner.structure, snapshot, true, there)
+        } else {
+            let nothing = length == 0; // The block may be in a lower tier.
+            let bytes = if nothing { &[] } else { self.backing.slice(0..length) };
+            let copied = snapshot.copied(bytes);
+            let nothing = RetainedBytes::There { stored: None, memory: None };
+            KeptBytes::live(at, owner.structure, copied, true, nothing)
+        }
+    }
+}
+
+impl ExportWork<'_> {
+    /// The content of a block as of now, and whether it is final. The block stays in use. Of a kv, only the
+    /// hashes in `range`, ends included. Extents that entries of its structure refer to are retained from now
+    /// on until `end_copies`.
+    ///
+    /// All content except plain bytes is copied, in this one step: no change comes between two entries of one
+    /// slot. A file's later bytes are written after these. Bytes in a lower tier are read from there.
+    pub fn copy(
+        &mut self,
+        at: BlockAt,
+        range: (u64, u64),
+        flush: u64,
+    ) -> Result<(Arc<KeptBytes>, bool), Answer> {
+        let index = self.blocks.index(at.block).ok_or_else(|| unknown_block(at))?;
+        let slot = self.blocks.exactly(index, at);
+        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
+        let Some(sealed) = slot.is_final() else {
+            let text = "payloads begun before the block was sealed are still arriving";
+            return Err(Answer::refuse(Status::Busy, text));
+        };
+        let snapshot = slot.snapshot(range)?;
+        self.overlaps.begun(slot, NewUse::Copy);
+        let (structure, kind) = (slot.owner.structure, slot.owner.kind);
+        let bytes = slot.content_now(snapshot, sealed, self.config.block_size);
+        if kind == Kind::Kv {
+            self.extents.keep(structure, flush);
+        }
+        Ok((bytes, sealed))
+    }
+}
+
+impl Owners<'_> {
     /// Makes a block unreachable, and returns its content, which is retained until `free`. Idempotent.
     ///
     /// Of a kv, only the hashes in `range`, ends included: all others move to other blocks, or have moved.
-    pub fn flush(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<KeptBytes>, Answer> {
+    pub fn retain(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<KeptBytes>, Answer> {
         let index = self.blocks.index(at.block).ok_or_else(|| unknown_block(at))?;
         if let Some(retained) = self.blocks.retained(index).filter(|r| r.owner.at == at) {
             let bytes = retained.bytes.clone();
@@ -79,70 +147,6 @@ impl Shard {
         self.blocks.retain(index, retained);
         self.write_retained_back(index);
         Ok(bytes)
-    }
-
-    /// The content of a block as of now, and whether it is final. The block stays in use. Of a kv, only the
-    /// hashes in `range`, ends included. Extents that entries of its structure refer to are retained from now
-    /// on until `end_copies`.
-    ///
-    /// All content except plain bytes is copied, in this one step: no change comes between two entries of one
-    /// slot. A file's later bytes are written after these. Bytes in a lower tier are read from there.
-    pub fn copy(
-        &mut self,
-        at: BlockAt,
-        range: (u64, u64),
-        flush: u64,
-    ) -> Result<(Arc<KeptBytes>, bool), Answer> {
-        let index = self.blocks.index(at.block).ok_or_else(|| unknown_block(at))?;
-        let slot = self.blocks.exactly(index, at);
-        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
-        let Some(sealed) = slot.is_final() else {
-            let text = "payloads begun before the block was sealed are still arriving";
-            return Err(Answer::refuse(Status::Busy, text));
-        };
-        let snapshot = slot.snapshot(range)?;
-        self.overlaps.begun(slot, NewUse::Copy);
-        let (structure, kind) = (slot.owner.structure, slot.owner.kind);
-        let bytes = self.content_now(index, snapshot, sealed);
-        if kind == Kind::Kv {
-            self.extents.keep(structure, flush);
-        }
-        Ok((bytes, sealed))
-    }
-
-    /// The content of this snapshot of a block that stays in use.
-    pub(super) fn content_now(
-        &mut self,
-        index: usize,
-        snapshot: Snapshot,
-        sealed: bool,
-    ) -> Arc<KeptBytes> {
-        let slot = self.blocks.found_mut(index);
-        let (owner, length) = (slot.owner, snapshot.length());
-        let (at, floor) = (owner.at, slot.backing.floor());
-        if snapshot.is_plain() {
-            // The file may have grown since, and its last chunk is read from the disk as it is there.
-            let now = slot.snapshot((0, u64::MAX)).map_or(length, |now| now.length());
-            let below = floor.min(now).min(length.next_multiple_of(TIER_CHUNK));
-            // Whole chunks, and those of a final block, stay on the disk as they are.
-            let settled = below.is_multiple_of(TIER_CHUNK) || sealed;
-            let memory = (floor < length).then(|| slot.backing.pin(floor..length));
-            let stored = stored(&mut slot.place, below, self.config.block_size);
-            let there = RetainedBytes::There { stored, memory };
-            KeptBytes::live(at, owner.structure, snapshot, settled, there)
-        } else if floor > 0 {
-            // These bytes of the disk do not change while they are read: a change is written elsewhere.
-            let least = usize::from(Bug::EmptyBlockHasSlot.active());
-            let stored = stored(&mut slot.place, length.max(least), self.config.block_size);
-            let there = RetainedBytes::There { stored, memory: None };
-            KeptBytes::live(at, owner.structure, snapshot, true, there)
-        } else {
-            let nothing = length == 0; // The block may be in a lower tier.
-            let bytes = if nothing { &[] } else { slot.backing.slice(0..length) };
-            let copied = snapshot.copied(bytes);
-            let nothing = RetainedBytes::There { stored: None, memory: None };
-            KeptBytes::live(at, owner.structure, copied, true, nothing)
-        }
     }
 
     /// Writes a retained block's part of the write cache back, so that it does not wait there for a store.

@@ -13,6 +13,7 @@ use crate::shard::Effect;
 use crate::shard::on_disk::{OnDisk, PAGE};
 use crate::shard::residency::MemoryRoom;
 use crate::shard::tiers::{BlockResidency, Doing, TierWork};
+use crate::shard::write_cache::Stay;
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::{Backing, Pin};
 use honeycomb_structures::{Answer, Rest};
@@ -385,7 +386,9 @@ impl TierWork<'_> {
             self.tiers.leave_copy(left, self.config.block_size);
         }
         if export.failed {
-            self.stays_cached(now, index);
+            if let Some(stay) = self.blocks.get_mut(index).and_then(|slot| slot.place.stay_mut()) {
+                *stay = Stay::failed(now);
+            }
         }
         self.give_places(now);
     }

@@ -5,7 +5,7 @@ use super::*;
 /// Reads the whole file. Returns whether the shard requested a promotion.
 fn requests_promotion(world: &mut World) -> bool {
     world.read(0, 0, SIZE as u32);
-    let wish = world.shard.take_effects().iter().any(|e| matches!(e, Effect::Raise { .. }));
+    let wish = world.shard.out().take_effects().iter().any(|e| matches!(e, Effect::Raise { .. }));
     world.drain();
     wish
 }
@@ -24,7 +24,11 @@ fn block_that_is_read_often_is_promoted_and_read_from_memory() {
     );
     let at = world.files[0].at.unwrap();
     world.raise(at);
-    assert_eq!(world.shard.in_memory(), (1, 0), "the block owns its frame before the read ends");
+    assert_eq!(
+        world.shard.reports().in_memory(),
+        (1, 0),
+        "the block owns its frame before the read ends"
+    );
     // Reads use the disk until the promotion ends.
     world.read(0, 100, 5000);
     assert_eq!(world.awaited.len(), 1);
@@ -66,10 +70,10 @@ fn block_whose_disk_cannot_be_read_stays_on_its_tier() {
     let io = world.pending.pop().unwrap();
     world.disk.fail_reads(2);
     let (id, done) = io.carry_out(&*world.disk, 0);
-    world.shard.io_done(world.now, id, done);
-    let told = world.shard.take_effects();
+    world.shard.tiers().io_done(world.now, id, done);
+    let told = world.shard.out().take_effects();
     assert!(matches!(told[..], [Effect::TierChanged { tier: TierIx(1), .. }]), "{told:?}");
-    assert_eq!(world.shard.in_memory(), (0, 0));
+    assert_eq!(world.shard.reports().in_memory(), (0, 0));
     world.read(0, 0, SIZE as u32);
     world.drain();
 }
@@ -85,10 +89,10 @@ fn block_without_new_bytes_that_a_flush_retains_leaves_the_write_cache() {
     world.drain();
     world.append(0, 1);
     world.drain();
-    assert_eq!(world.shard.in_memory(), (0, 1), "the block was promoted");
+    assert_eq!(world.shard.reports().in_memory(), (0, 1), "the block was promoted");
     world.flush(0);
     world.drain();
-    assert_eq!(world.shard.in_memory(), (0, 0), "no reader uses the memory");
+    assert_eq!(world.shard.reports().in_memory(), (0, 0), "no reader uses the memory");
     world.flush(0);
     world.end();
 }
@@ -106,7 +110,7 @@ fn reported_while_a_reply_is_sent() -> [(u16, u16); 2] {
         world.disk(0, false);
     }
     let told = |world: &World| {
-        let [held] = &world.shard.holdings()[..] else { panic!("there is one block") };
+        let [held] = &world.shard.reports().holdings()[..] else { panic!("there is one block") };
         (held.tier.into(), held.to.into())
     };
     let before = told(&world);
