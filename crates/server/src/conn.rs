@@ -281,7 +281,7 @@ impl ShardService {
             self.waiting_elsewhere.insert(from);
         }
         let forwarded = Forwarded { origin: self.ix, from, header, access, args, payload };
-        if self.outgoing.post(target, Note::Forward(Box::new(forwarded))).is_err() {
+        if self.outgoing.of(target).post(Note::Forward(Box::new(forwarded))).is_err() {
             let text = "the message ring to the block's core is full; retry";
             return busy(net, from, header.request, text);
         }
@@ -607,7 +607,7 @@ impl Service for ShardService {
         assert!(!fills, "INV-07: {from:?} moves to shard {target} while a payload arrives");
         debug_assert!(!self.origins.has(from), "INV-16: {from:?} moves while it waits");
         // If the ring is full, the connection is dropped, and the client connects again.
-        let _ = self.outgoing.post(target, Note::Adopt(conn, peer));
+        let _ = self.outgoing.of(target).post(Note::Adopt(conn, peer));
     }
 
     fn on_note(&mut self, net: &mut Net, now: Time, note: Note) {

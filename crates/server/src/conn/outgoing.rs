@@ -33,12 +33,12 @@ impl Outgoing {
 
     /// The mailbox of this core, for threads that answer it.
     pub fn own(&self) -> Mailbox<Note> {
-        self.shards[self.own.0 as usize].clone()
+        self.of(self.own.0).clone()
     }
 
-    /// Posts a note to a core, if its ring has room.
-    pub fn post(&self, shard: u8, note: Note) -> Result<(), NotPosted<Note>> {
-        self.shards[shard as usize].post(note)
+    /// The mailbox of a core.
+    pub fn of(&self, shard: u8) -> &Mailbox<Note> {
+        &self.shards[shard as usize]
     }
 
     /// Posts a note to the link, after earlier ones.
@@ -70,7 +70,7 @@ impl Outgoing {
     pub fn deliver(&mut self) {
         while let Some((origin, note)) = self.undelivered.pop_front() {
             debug_assert_ne!(origin, self.own, "INV-16: an answer for this core goes to its ring");
-            if let Err(NotPosted::Full(note)) = self.post(origin.0, note) {
+            if let Err(NotPosted::Full(note)) = self.of(origin.0).post(note) {
                 self.undelivered.push_front((origin, note));
                 break;
             }

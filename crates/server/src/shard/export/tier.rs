@@ -385,10 +385,9 @@ impl TierWork<'_> {
         if let Some(left) = left {
             self.tiers.leave_copy(left, self.config.block_size);
         }
-        if export.failed {
-            if let Some(stay) = self.blocks.get_mut(index).and_then(|slot| slot.place.stay_mut()) {
-                *stay = Stay::failed(now);
-            }
+        let slot = self.blocks.get_mut(index).filter(|_| export.failed);
+        if let Some(stay) = slot.and_then(|slot| slot.place.stay_mut()) {
+            *stay = Stay::failed(now);
         }
         self.give_places(now);
     }
