@@ -4,3 +4,4 @@
 #[path = "../../../crates/server/tests/shard/common.rs"]
 mod common;
 mod sink;
+mod structure;
