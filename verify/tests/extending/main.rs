@@ -5,3 +5,4 @@
 mod common;
 mod sink;
 mod structure;
+mod tier;
