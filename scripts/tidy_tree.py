@@ -123,6 +123,14 @@ RUST_TOKEN = re.compile(
 TEST = re.compile(r"#\[cfg\(test\)\]")
 # The literal at the start lets the engine skip to it, ten times as fast as a `\b` there.
 FN = re.compile(r"fn(?<!\wfn)\s+(\w+)")
+# `impl Type {`, `impl<T> Type<T> {`, `impl Trait<T> for module::Type<T> where ... {`.
+GENERICS = r"<(?:->|[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>"
+IMPL = re.compile(
+    rf"^impl\b(?:{GENERICS})?\s+(?:[^;{{]+?\bfor\s+)?(?:&(?:'\w+ )?(?:mut )?)?(?:\w+::)*"
+    r"(?P<type>[A-Z]\w*)[^;{]*\{",
+    re.MULTILINE,
+)
+IMPL_TOKEN = re.compile(r"[{}]|\bfn\s+\w+")
 MOD = re.compile(r"mod(?<!\wmod)\s+(\w+)\s*;")
 BEFORE_MOD = re.compile(r"((?:#\[[^\]]*\]\s*)*)(?:pub(?:\([^)]*\))?\s+)?$")
 BRACKET = re.compile(r"[;{}()\[\]]")
@@ -152,6 +160,18 @@ def item_end(code: str, at: int) -> int:
         if depth <= 0 and one[0] in "};":
             return one.end()
     return len(code)
+
+
+def rust_methods(code: str) -> Iterator[tuple[str, int]]:
+    """The type and the offset of each method in the `impl` blocks of this code."""
+    for one in IMPL.finditer(code):
+        last = item_end(code, one.start())
+        depth = 0
+        for token in IMPL_TOKEN.finditer(code, one.end() - 1, last):
+            if token[0] in "{}":
+                depth += 1 if token[0] == "{" else -1
+            elif depth == 1:
+                yield one["type"], token.start()
 
 
 def read_rust(source: Source) -> None:

@@ -138,6 +138,35 @@ def test_entry_without_a_reason_is_reported(make: Make) -> None:
     assert found(root, "functions") == [f"{tidy.CONFIG}:2"]
 
 
+def test_type_with_many_methods_in_several_blocks_is_reported(make: Make) -> None:
+    methods = "\n".join(f"    pub fn m{n}(&self) {{ let f = || {{ }}; f() }}" for n in range(20))
+    trait = "\n".join(f"    fn t{n}(&self) {{}}" for n in range(21))
+    files: Files = {
+        "crates/a/src/lib.rs": f"mod b;\nimpl<'a, T: Into<Vec<u8>>> Big<'a, T> {{\n{methods}\n}}\n",
+        "crates/a/src/b.rs": f"impl<'a, T> fmt::Debug for super::Big<'a, T> {{\n{trait}\n}}\n",
+    }
+    assert found(make(files), "methods") == ["crates/a/src/b.rs:2"]
+
+
+def test_methods_within_the_bound_or_of_tests_or_of_no_type_are_not_reported(make: Make) -> None:
+    methods = "\n".join(f"    fn m{n}(&self) {{ fn inner() {{}} }}" for n in range(40))
+    test = "\n".join(f"    fn t{n}(&self) {{}}" for n in range(10))
+    files: Files = {
+        "crates/a/src/lib.rs": f"""impl Small {{
+{methods}
+}}
+fn free() {{}}
+#[cfg(test)]
+impl Small {{
+{test}
+}}
+""",
+        "crates/b/Cargo.toml": MANIFEST.replace("a", "b"),
+        "crates/b/src/lib.rs": f"impl Small {{\n{methods}\n}}\n",
+    }
+    assert found(make(files), "methods") == []
+
+
 def test_long_file_without_an_entry_is_reported(make: Make) -> None:
     root = make({"crates/a/src/lib.rs": "\n" * 901}, '[files]\n"gone.rs" = "a table"\n')
     assert found(root, "files") == ["crates/a/src/lib.rs:1", f"{tidy.CONFIG}:2"]
