@@ -654,7 +654,7 @@ impl World {
             }
             // A client evacuates them: here they stay until they are replaced.
             Effect::ValuesLeave { .. } => self.reach("large values to leave"),
-            Effect::Raise { structure, at } => {
+            Effect::Promote { structure, at } => {
                 self.reach("wish to come up");
                 let _ = self.command(ix, Command::RaiseBlock { structure, at });
             }
@@ -731,7 +731,7 @@ impl World {
             | Effect::BeginMove { .. }
             | Effect::LocateServer { .. }
             | Effect::ValuesLeave { .. }
-            | Effect::Raise { .. } => return,
+            | Effect::Promote { .. } => return,
         };
     }
 

@@ -5,7 +5,7 @@
 use crate::net::Node;
 use crate::server::{Caller, ShardLine};
 use crate::world::{Event, Request, World};
-use honeycomb_server::{CallerAccess, LineKey, Post, PostPayload};
+use honeycomb_server::{CallerAccess, PeerKey, Post, PostPayload};
 use honeycomb_types::{BlockAt, SessionId};
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ impl Line {
 
     /// Whether it carries a move. Over other connections extents are adopted and dropped.
     pub fn is_of_a_move(&self) -> bool {
-        matches!(self.line.key, LineKey::Move(_))
+        matches!(self.line.key, PeerKey::Move(_))
     }
 }
 

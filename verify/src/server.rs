@@ -7,7 +7,7 @@ use honeycomb_catalog::Effect as Order;
 use honeycomb_controller::message_of;
 use honeycomb_env::{MemoryVolume, Volume};
 use honeycomb_server::{
-    BlockMessage, BlockOwner, CallerAccess, Effect, Io, LineEvent, LineKey, Lots, Post, Shard,
+    BlockMessage, BlockOwner, CallerAccess, Effect, Io, Lots, PeerEvent, PeerKey, Post, Shard,
     ShardConfig, VolumeParts,
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Registry, Ticket};
@@ -47,7 +47,7 @@ pub enum Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardLine {
     pub shard: u8,
-    pub key: LineKey,
+    pub key: PeerKey,
 }
 
 /// Longer payloads are sent from their own memory, as in the product; the threshold is lower, so
@@ -235,13 +235,13 @@ impl SimServer {
 
     /// A reply arrived over a connection of one of its shards.
     pub fn line_answered(&mut self, now: Time, line: ShardLine, status: Status) {
-        self.shards[line.shard as usize].line_event(now, line.key, LineEvent::Answered(status));
+        self.shards[line.shard as usize].peer_event(now, line.key, PeerEvent::Answered(status));
         self.steps(now);
     }
 
     /// A connection of one of its shards is gone.
     pub fn line_lost(&mut self, now: Time, line: ShardLine) {
-        self.shards[line.shard as usize].line_event(now, line.key, LineEvent::Lost);
+        self.shards[line.shard as usize].peer_event(now, line.key, PeerEvent::Lost);
     }
 
     /// The controller has sent the address of another server.

@@ -33,8 +33,8 @@ pub use lots::Lots;
 pub use server::{DiskOptions, MemoryServer, ServerOptions};
 pub use shard::{
     BlockMessage, BlockOwner, CallerAccess, Effect, ExportWork, ExtentsWork, ImportWork,
-    JournalBegin, JournalWork, JournalWrite, Lending, LineEvent, LineKey, MoveKey, MoveWord,
-    NewUse, Outbox, Owners, Post, PostPayload, PresentUse, Reports, RequestWork, Shard,
-    ShardConfig, TierCounts, TierWork,
+    JournalBegin, JournalWork, JournalWrite, Lending, MoveKey, MoveWord, NewUse, Outbox, Owners,
+    PeerEvent, PeerKey, Post, PostPayload, PresentUse, Reports, RequestWork, Shard, ShardConfig,
+    TierCounts, TierWork,
 };
 pub use spill::{Io, IoDone, IoId, IoWhat};

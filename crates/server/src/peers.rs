@@ -3,7 +3,7 @@
 //! They use the cluster's own token. The shard's requests wait here until the handshake is done; answers are
 //! passed to it in order.
 
-use crate::shard::{LineEvent, LineKey, Post, PostPayload, Shard};
+use crate::shard::{PeerEvent, PeerKey, Post, PostPayload, Shard};
 use honeycomb_env::Entropy;
 use honeycomb_transport::{ConnId, Net, ReplyPayload};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
@@ -23,14 +23,14 @@ struct PeerConnection {
 /// The peer connections of a shard.
 pub(crate) struct Peers {
     token: Vec<u8>,
-    lines: HashMap<LineKey, PeerConnection>,
-    keys: HashMap<ConnId, LineKey>,
+    connections: HashMap<PeerKey, PeerConnection>,
+    keys: HashMap<ConnId, PeerKey>,
 }
 
 impl Peers {
     /// No connections yet; they will present this token, the cluster's own.
     pub fn new(token: Vec<u8>) -> Peers {
-        Peers { token, lines: HashMap::new(), keys: HashMap::new() }
+        Peers { token, connections: HashMap::new(), keys: HashMap::new() }
     }
 
     /// Executes the posts of the shard's peer connections until there are no more.
@@ -50,32 +50,35 @@ impl Peers {
         match post {
             Post::Dial { key, address, target } => match net.dial(address) {
                 Ok(conn) => {
-                    if matches!(key, LineKey::Move(_)) {
+                    if matches!(key, PeerKey::Move(_)) {
                         net.yields(conn);
                     }
                     self.hello(net, conn, target);
                     let waiting = Some(Vec::new());
                     let before = self.keys.insert(conn, key);
                     assert!(before.is_none(), "INV-19: {before:?} and {key:?} share a connection");
-                    let line = PeerConnection { conn, target, waiting, next_request: 1 };
-                    let before = self.lines.insert(key, line).map(|line| line.target);
+                    let connection = PeerConnection { conn, target, waiting, next_request: 1 };
+                    let before = self
+                        .connections
+                        .insert(key, connection)
+                        .map(|connection| connection.target);
                     assert!(before.is_none(), "INV-19: {key:?} is connected to {before:?} already");
                 }
-                Err(_) => shard.line_event(now, key, LineEvent::Lost),
+                Err(_) => shard.peer_event(now, key, PeerEvent::Lost),
             },
             Post::Send { key, op, args, payload } => {
                 // If the connection is gone, the shard has been or will be notified of its loss.
-                let Some(line) = self.lines.get_mut(&key) else { return };
-                match &mut line.waiting {
+                let Some(connection) = self.connections.get_mut(&key) else { return };
+                match &mut connection.waiting {
                     Some(waiting) => waiting.push((op, args, payload)),
-                    None => send(net, line, op, &args, payload),
+                    None => send(net, connection, op, &args, payload),
                 }
             }
             Post::HangUp(key) => {
-                if let Some(line) = self.lines.remove(&key) {
-                    let of = self.keys.remove(&line.conn);
+                if let Some(connection) = self.connections.remove(&key) {
+                    let of = self.keys.remove(&connection.conn);
                     assert_eq!(of, Some(key), "INV-19: the connection of {of:?} ends with {key:?}");
-                    net.close(line.conn);
+                    net.close(connection.conn);
                 }
             }
         }
@@ -104,21 +107,21 @@ impl Peers {
         header: &ReplyHeader,
     ) -> bool {
         let Some(key) = self.keys.get(&from).copied() else { return false };
-        let line = self.lines.get_mut(&key).expect("both tables name it");
-        assert_eq!(line.conn, from, "INV-19: {key:?} gets a reply over another connection");
-        match line.waiting.take() {
+        let connection = self.connections.get_mut(&key).expect("both tables name it");
+        assert_eq!(connection.conn, from, "INV-19: {key:?} gets a reply over another connection");
+        match connection.waiting.take() {
             Some(waiting) if header.status == Status::Ok => {
                 for (op, args, payload) in waiting {
-                    send(net, line, op, &args, payload);
+                    send(net, connection, op, &args, payload);
                 }
             }
             Some(_) => {
-                self.lines.remove(&key);
+                self.connections.remove(&key);
                 self.keys.remove(&from);
                 net.close(from);
-                shard.line_event(now, key, LineEvent::Refused(header.status));
+                shard.peer_event(now, key, PeerEvent::Refused(header.status));
             }
-            None => shard.line_event(now, key, LineEvent::Answered(header.status)),
+            None => shard.peer_event(now, key, PeerEvent::Answered(header.status)),
         }
         true
     }
@@ -126,20 +129,23 @@ impl Peers {
     /// A connection was closed.
     pub fn closed(&mut self, now: Time, shard: &mut Shard, conn: ConnId) {
         if let Some(key) = self.keys.remove(&conn) {
-            let line = self.lines.remove(&key).map(|line| line.conn);
-            assert_eq!(line, Some(conn), "INV-19: {key:?} is lost with another connection");
-            shard.line_event(now, key, LineEvent::Lost);
+            let connection = self.connections.remove(&key).map(|connection| connection.conn);
+            assert_eq!(connection, Some(conn), "INV-19: {key:?} is lost with another connection");
+            shard.peer_event(now, key, PeerEvent::Lost);
         }
     }
 }
 
-fn send(net: &mut Net, line: &mut PeerConnection, op: Op, args: &[u8], payload: PostPayload) {
-    line.next_request += 1;
-    let header =
-        RequestHeader { request: line.next_request, at: line.target, ..RequestHeader::new(op) };
+fn send(net: &mut Net, connection: &mut PeerConnection, op: Op, args: &[u8], payload: PostPayload) {
+    connection.next_request += 1;
+    let header = RequestHeader {
+        request: connection.next_request,
+        at: connection.target,
+        ..RequestHeader::new(op)
+    };
     let payload = match payload {
         PostPayload::Bytes(bytes) => ReplyPayload::Shared(bytes),
         PostPayload::Pinned(pin) => ReplyPayload::Pinned(pin),
     };
-    net.request(line.conn, header, args, payload);
+    net.request(connection.conn, header, args, payload);
 }

@@ -13,6 +13,7 @@
 mod agenda;
 mod blocks;
 mod capabilities;
+mod connections;
 mod events;
 mod export;
 mod extents;
@@ -22,7 +23,6 @@ mod import;
 mod journals;
 mod lending;
 mod lifecycle;
-mod lines;
 mod on_disk;
 mod outbox;
 mod owners;
@@ -37,13 +37,13 @@ mod tiers;
 mod waiting;
 mod write_cache;
 
+pub use connections::{PeerEvent, PeerKey, Post, PostPayload};
 pub use events::BlockMessage;
 pub use export::{ExportWork, MoveKey, MoveWord, NewUse, PresentUse};
 pub use extents::ExtentsWork;
 pub use import::ImportWork;
 pub use journals::{JournalBegin, JournalWork, JournalWrite};
 pub use lending::Lending;
-pub use lines::{LineEvent, LineKey, Post, PostPayload};
 pub use outbox::{Effect, Outbox};
 pub use owners::Owners;
 pub use reports::Reports;
@@ -172,8 +172,8 @@ struct BlockSlot {
     told: ReportedState,
     /// The copy that clients map, which then serves the block as well.
     shared: Option<Shared>,
-    /// The tier of the block's bytes, and their place in it.
-    place: Residency,
+    /// Where the block's bytes are.
+    residency: Residency,
     /// The journal of a block whose changes are answered only when they are stored in it.
     journal: Option<Box<journals::Journal>>,
 }
@@ -308,7 +308,7 @@ impl Shard {
             return self.conclude(now, index, &request, Outcome::Done(answer));
         }
         let slot = self.blocks.found_mut(index);
-        if !slot.place.is_plain()
+        if !slot.residency.is_plain()
             && let Err(answer) = self.tiers().admit(now, index, &request)
         {
             return self.conclude(now, index, &request, Outcome::Done(answer));
@@ -387,7 +387,7 @@ impl Shard {
             true => self.may_change(now, index),
             false => Ok(()),
         };
-        let plain = self.blocks.found(index).place.is_plain();
+        let plain = self.blocks.found(index).residency.is_plain();
         let changes = match changes {
             Ok(()) if !plain => self.tiers().admit(now, index, &request),
             other => other,

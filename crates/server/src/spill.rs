@@ -51,7 +51,7 @@ pub enum IoWhat {
     },
     /// Read the first bytes of a block that is promoted, or some bytes of a block that is demoted from a disk
     /// to a store, and verify the checksums of their chunks. No request waits for this.
-    Raise {
+    ReadBlock {
         /// Source.
         at: u64,
         /// Destination.
@@ -99,7 +99,7 @@ impl Io {
                 let bytes = into.slice_mut(0..into.len());
                 read_checked(volume, base + at, bytes, &sums).map(|()| IoDone::Read(into))
             }
-            IoWhat::Raise { at, mut into, length, sums } => {
+            IoWhat::ReadBlock { at, mut into, length, sums } => {
                 let bytes = into.slice_mut(0..length);
                 read_checked(volume, base + at, bytes, &sums).map(|()| IoDone::Read(into))
             }
@@ -121,7 +121,7 @@ impl Io {
         match &self.what {
             IoWhat::Write { bytes, .. } => bytes.bytes().len() as u64,
             IoWhat::Read { into, .. } => into.len() as u64,
-            IoWhat::Raise { length, .. } => *length as u64,
+            IoWhat::ReadBlock { length, .. } => *length as u64,
             IoWhat::Discard(_) => 0,
         }
     }
@@ -130,7 +130,7 @@ impl Io {
     fn way(&self) -> usize {
         match self.what {
             IoWhat::Write { .. } => 0,
-            IoWhat::Read { .. } | IoWhat::Raise { .. } => 1,
+            IoWhat::Read { .. } | IoWhat::ReadBlock { .. } => 1,
             IoWhat::Discard(_) => 2,
         }
     }

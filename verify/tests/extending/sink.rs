@@ -7,7 +7,7 @@
 
 use crate::common::{access, config, owner, shard};
 use honeycomb_server::{
-    BlockOwner, Effect, LineEvent, LineKey, MoveKey, MoveWord, Post, PostPayload, Shard,
+    BlockOwner, Effect, MoveKey, MoveWord, PeerEvent, PeerKey, Post, PostPayload, Shard,
     VolumeParts,
 };
 use honeycomb_structures::{Outcome, Ticket};
@@ -99,8 +99,8 @@ impl Cluster {
             self.replica.apply(self.now, &access, &header, &args, payload.bytes(), ticket);
         let Outcome::Done(answer) = outcome else { panic!("a part waits") };
         assert_eq!(answer.status, Status::Ok, "{op:?}: {answer:?}");
-        let key = LineKey::Move(MoveKey { source: block(1), id: COPY });
-        self.source.line_event(self.now, key, LineEvent::Answered(answer.status));
+        let key = PeerKey::Move(MoveKey { source: block(1), id: COPY });
+        self.source.peer_event(self.now, key, PeerEvent::Answered(answer.status));
         true
     }
 

@@ -92,7 +92,7 @@ impl Link {
             }
             Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
             // The shard requests these again.
-            Effect::LocateServer { .. } | Effect::Raise { .. } | Effect::ValuesLeave { .. } => {
+            Effect::LocateServer { .. } | Effect::Promote { .. } | Effect::ValuesLeave { .. } => {
                 return;
             }
             Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. } => {

@@ -79,7 +79,7 @@ impl Link {
                 let body = LocateServerRequest { server: server.0 };
                 self.ask(net, Op::LocateServer, &body, PendingRequest::Locate(shard, server));
             }
-            Effect::Raise { structure, at } => {
+            Effect::Promote { structure, at } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = RaiseBlockRequest { structure, block, epoch };
                 self.ask(net, Op::RaiseBlock, &body, PendingRequest::Told);

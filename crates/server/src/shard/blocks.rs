@@ -144,8 +144,8 @@ impl Blocks {
         match &mut self.lives[index] {
             Lifecycle::InUse(slot) => {
                 let rests = slot.rests();
-                let BlockSlot { owner, backing, place, .. } = &mut **slot;
-                Some(BlockResidency { owner: *owner, backing, place, rests })
+                let BlockSlot { owner, backing, residency, .. } = &mut **slot;
+                Some(BlockResidency { owner: *owner, backing, residency, rests })
             }
             Lifecycle::Retained(block) => Some(block.residency()),
             Lifecycle::Free => None,
@@ -157,11 +157,11 @@ impl Blocks {
         self.bytes_at(index).expect("the caller has found the block")
     }
 
-    /// The block, if it still has this place on the disk.
-    pub fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
+    /// The block, if it still has this slot on the disk.
+    pub fn at_slot(&mut self, at: BlockAt, slot: u32) -> Option<usize> {
         let index = self.index(at.block)?;
-        let BlockResidency { owner, place, .. } = self.bytes_at(index)?;
-        let same = owner.at == at && place.copy().is_some_and(|copy| copy.slot == spot);
+        let BlockResidency { owner, residency, .. } = self.bytes_at(index)?;
+        let same = owner.at == at && residency.copy().is_some_and(|copy| copy.slot == slot);
         same.then_some(index)
     }
 

@@ -12,7 +12,7 @@
 
 use super::agenda::Agenda;
 use super::blocks::Blocks;
-use super::lines::{LineKey, Post, PostPayload};
+use super::connections::{PeerKey, Post, PostPayload};
 use super::outbox::Outbox;
 use super::{Effect, Shard, ShardConfig};
 use honeycomb_structures::{Answer, ExtentRef, Operation, Outcome, Payload, Ticket};
@@ -31,12 +31,12 @@ const AGAIN: Duration = Duration::from_millis(50);
 const NAMES_MAX: usize = 1024;
 /// Most requests that wait for a connection; further puts are retried later. Drops cannot be refused and
 /// accumulate while a server cannot be reached: this limit bounds them.
-const LINE_MAX: usize = 1024;
+const WAITING_MAX: usize = 1024;
 
 /// One shard of one server.
 type ServerShard = (ServerId, ShardIx);
 
-/// A request to a place.
+/// A request to a peer.
 #[derive(Clone, Debug)]
 struct ExtentRequest {
     op: Op,
@@ -45,7 +45,7 @@ struct ExtentRequest {
     extents: Vec<ExtentRef>,
 }
 
-/// The connection to one place.
+/// The connection to one peer.
 #[derive(Default)]
 struct ExtentConnection {
     dialled: bool,
@@ -102,7 +102,7 @@ pub(super) struct Extents {
     addresses: BTreeMap<ServerId, SocketAddr>,
     /// The time at which the address of each server is requested again.
     asked: BTreeMap<ServerId, Time>,
-    lines: BTreeMap<ServerShard, ExtentConnection>,
+    connections: BTreeMap<ServerShard, ExtentConnection>,
     adoptions: BTreeMap<u64, Adoption>,
     /// Extents to drop at the next tick: structure, owner and list of each put whose block is gone.
     orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
@@ -130,16 +130,16 @@ impl Extents {
     /// When the next check is due, computed from the present state.
     fn next_due(&self) -> Option<Time> {
         let adoptions = self.adoptions.values().filter_map(|adoption| adoption.due);
-        let lines = self.lines.iter().filter_map(|((server, _), line)| {
+        let connections = self.connections.iter().filter_map(|((server, _), connection)| {
             let asked = self.asked.get(server).copied();
-            match (line.is_empty(), line.dialled) {
-                (true, _) => Some(line.last_used + EXTENTS_IDLE),
+            match (connection.is_empty(), connection.dialled) {
+                (true, _) => Some(connection.last_used + EXTENTS_IDLE),
                 // The network reports the outcome.
-                (false, true) if line.waiting.is_empty() => None,
-                (false, _) => line.again.max(asked).or(Some(Time::ZERO)),
+                (false, true) if connection.waiting.is_empty() => None,
+                (false, _) => connection.again.max(asked).or(Some(Time::ZERO)),
             }
         });
-        adoptions.chain(lines).min()
+        adoptions.chain(connections).min()
     }
 
     fn undecided(&mut self, owner: u64) -> Option<&mut Adoption> {
@@ -176,28 +176,28 @@ impl Extents {
     }
 }
 
-/// The key of the connection to a place.
-fn key_of((server, shard): ServerShard) -> LineKey {
-    LineKey::Extents(server, shard)
+/// The key of the connection to a peer.
+fn key_of((server, shard): ServerShard) -> PeerKey {
+    PeerKey::Extents(server, shard)
 }
 
-/// The block in the header of requests to a place: it only determines the shard.
+/// The block in the header of requests to a peer: it only determines the shard.
 fn block_of(server: ServerId, shard: ShardIx) -> BlockAt {
     BlockAt { block: BlockId::new(server, shard, 0), epoch: Epoch(0) }
 }
 
-fn place_of(extent: &ExtentRef) -> ServerShard {
+fn peer_of(extent: &ExtentRef) -> ServerShard {
     (extent.at.block.server(), extent.at.block.shard())
 }
 
-/// The parts of a list, one for each place.
-fn by_place(list: Vec<ExtentRef>) -> Vec<(ServerShard, Vec<ExtentRef>)> {
+/// The parts of a list, one for each peer.
+fn by_peer(list: Vec<ExtentRef>) -> Vec<(ServerShard, Vec<ExtentRef>)> {
     let mut parts: BTreeMap<ServerShard, Vec<ExtentRef>> = BTreeMap::new();
     for extent in list {
-        parts.entry(place_of(&extent)).or_default().push(extent);
+        parts.entry(peer_of(&extent)).or_default().push(extent);
     }
-    let cut = |(place, part): (ServerShard, Vec<ExtentRef>)| {
-        part.chunks(NAMES_MAX).map(|some| (place, some.to_vec())).collect::<Vec<_>>()
+    let cut = |(peer, part): (ServerShard, Vec<ExtentRef>)| {
+        part.chunks(NAMES_MAX).map(|some| (peer, some.to_vec())).collect::<Vec<_>>()
     };
     parts.into_iter().flat_map(cut).collect()
 }
@@ -247,16 +247,19 @@ impl ExtentsWork<'_> {
         self.extents.last_owner += 1;
         // Unique for every put of every shard: a server keeps its number for its lifetime, and the extents of
         // a structure belong to one controller shard.
-        let place = (at.block.server().0 as u64) << 8 | self.config.shard.0 as u64;
-        let owner = place << 40 | self.extents.last_owner & ((1 << 40) - 1);
-        let parts = by_place(list.clone());
+        let peer = (at.block.server().0 as u64) << 8 | self.config.shard.0 as u64;
+        let owner = peer << 40 | self.extents.last_owner & ((1 << 40) - 1);
+        let parts = by_peer(list.clone());
         let (left, due) = (parts.len(), Some(self.now + ADOPT_MAX));
-        let long = |(place, _): &&(ServerShard, _)| {
-            self.extents.lines.get(place).is_some_and(|line| line.len() >= LINE_MAX)
+        let long = |(peer, _): &&(ServerShard, _)| {
+            self.extents
+                .connections
+                .get(peer)
+                .is_some_and(|connection| connection.len() >= WAITING_MAX)
         };
         let failed = parts.iter().find(long).map(|((server, _), _)| {
             let text =
-                format!("{LINE_MAX} requests about extents already wait for server {server}");
+                format!("{WAITING_MAX} requests about extents already wait for server {server}");
             (Status::Busy, text)
         });
         let busy = failed.is_some();
@@ -267,8 +270,8 @@ impl ExtentsWork<'_> {
         if busy {
             return self.end_adoption(owner);
         }
-        for (place, extents) in parts {
-            self.want(place, ExtentRequest { op: Op::ExtentAdopt, structure, owner, extents });
+        for (peer, extents) in parts {
+            self.want(peer, ExtentRequest { op: Op::ExtentAdopt, structure, owner, extents });
         }
     }
 
@@ -282,13 +285,13 @@ impl ExtentsWork<'_> {
         if let Some(copied) = self.extents.copied.get_mut(&structure) {
             return copied.drops.push((owner, list));
         }
-        for (place, extents) in by_place(list) {
+        for (peer, extents) in by_peer(list) {
             // Extents that were never adopted expire, and need no request if many are waiting.
-            let line = self.extents.lines.get(&place);
-            if owner == 0 && line.is_some_and(|line| line.len() >= LINE_MAX) {
+            let connection = self.extents.connections.get(&peer);
+            if owner == 0 && connection.is_some_and(|connection| connection.len() >= WAITING_MAX) {
                 continue;
             }
-            self.want(place, ExtentRequest { op: Op::ExtentDrop, structure, owner, extents });
+            self.want(peer, ExtentRequest { op: Op::ExtentDrop, structure, owner, extents });
         }
     }
 
@@ -319,29 +322,29 @@ impl ExtentsWork<'_> {
         }
     }
 
-    fn want(&mut self, place: ServerShard, wanted: ExtentRequest) {
-        if self.blocks.is_member(place.0) && place.1 == self.config.shard {
+    fn want(&mut self, peer: ServerShard, wanted: ExtentRequest) {
+        if self.blocks.is_member(peer.0) && peer.1 == self.config.shard {
             let status = self.extent_part(wanted.op, &wanted.args()).status;
             return self.wanted_answered(&wanted, status);
         }
-        let line = self.extents.lines.entry(place).or_default();
-        line.last_used = self.now;
-        line.waiting.push_back(wanted);
-        self.pump(place);
+        let connection = self.extents.connections.entry(peer).or_default();
+        connection.last_used = self.now;
+        connection.waiting.push_back(wanted);
+        self.pump(peer);
     }
 
-    /// Sends the waiting requests of a place as soon as there is a connection to it.
-    fn pump(&mut self, place: ServerShard) {
-        let Extents { addresses, asked, lines, adoptions, .. } = &mut self.extents;
-        let Some(line) = lines.get_mut(&place) else { return };
-        if line.waiting.is_empty() {
+    /// Sends the waiting requests to a peer as soon as there is a connection to it.
+    fn pump(&mut self, peer: ServerShard) {
+        let Extents { addresses, asked, connections, adoptions, .. } = &mut self.extents;
+        let Some(connection) = connections.get_mut(&peer) else { return };
+        if connection.waiting.is_empty() {
             return;
         }
-        if let Some(again) = line.again.filter(|again| *again > self.now) {
+        if let Some(again) = connection.again.filter(|again| *again > self.now) {
             return self.extents.look_at(again);
         }
-        let (server, shard) = place;
-        if !line.dialled {
+        let (server, shard) = peer;
+        if !connection.dialled {
             let Some(address) = addresses.get(&server).copied() else {
                 let again = asked.entry(server).or_insert(self.now);
                 if *again <= self.now {
@@ -352,36 +355,36 @@ impl ExtentsWork<'_> {
                 let again = *again;
                 return self.extents.look_at(again);
             };
-            line.dialled = true;
+            connection.dialled = true;
             let target = block_of(server, shard);
-            self.out.posts.push(Post::Dial { key: key_of(place), address, target });
+            self.out.posts.push(Post::Dial { key: key_of(peer), address, target });
         }
-        line.last_used = self.now;
-        while let Some(wanted) = line.waiting.pop_front() {
+        connection.last_used = self.now;
+        while let Some(wanted) = connection.waiting.pop_front() {
             let ExtentRequest { op, owner, .. } = wanted;
             if op == Op::ExtentAdopt && !adoptions.get(&owner).is_some_and(Adoption::is_open) {
                 continue;
             }
             let args = wanted.args();
-            line.sent.push_back(wanted);
+            connection.sent.push_back(wanted);
             let payload = PostPayload::Bytes(Arc::new([]));
-            self.out.posts.push(Post::Send { key: key_of(place), op, args, payload });
+            self.out.posts.push(Post::Send { key: key_of(peer), op, args, payload });
         }
         self.extents.look_at(self.now + EXTENTS_IDLE);
     }
 
     /// A request on a connection was answered.
-    pub(super) fn place_answered(&mut self, place: ServerShard, status: Status) {
-        let Some(line) = self.extents.lines.get_mut(&place) else { return };
-        line.last_used = self.now;
-        let Some(wanted) = line.sent.pop_front() else { return };
+    pub(super) fn peer_answered(&mut self, peer: ServerShard, status: Status) {
+        let Some(connection) = self.extents.connections.get_mut(&peer) else { return };
+        connection.last_used = self.now;
+        let Some(wanted) = connection.sent.pop_front() else { return };
         if !matches!(status, Status::Ok | Status::ExtentGone) {
-            // The place was busy or failed: the request is repeated.
-            line.waiting.push_back(wanted);
-            line.again = Some(self.now + AGAIN);
+            // The peer was busy or failed: the request is repeated.
+            connection.waiting.push_back(wanted);
+            connection.again = Some(self.now + AGAIN);
             return self.extents.look_at(self.now + AGAIN);
         }
-        if line.is_empty() {
+        if connection.is_empty() {
             self.extents.look_at(self.now + EXTENTS_IDLE);
         }
         self.wanted_answered(&wanted, status);
@@ -405,16 +408,16 @@ impl ExtentsWork<'_> {
     }
 
     /// Handles a connection that failed or broke. Requests without an answer may have been executed.
-    pub(super) fn place_lost(&mut self, place: ServerShard) {
-        let Some(line) = self.extents.lines.get_mut(&place) else { return };
-        line.dialled = false;
-        line.again = Some(self.now + AGAIN);
+    pub(super) fn peer_lost(&mut self, peer: ServerShard) {
+        let Some(connection) = self.extents.connections.get_mut(&peer) else { return };
+        connection.dialled = false;
+        connection.again = Some(self.now + AGAIN);
         // The address may belong to another server by now.
-        self.extents.addresses.remove(&place.0);
+        self.extents.addresses.remove(&peer.0);
         // All of them can be repeated: adoptions and drops are idempotent.
-        while let Some(wanted) = line.sent.pop_back() {
+        while let Some(wanted) = connection.sent.pop_back() {
             if wanted.op != Op::ExtentDrop || !Bug::ExtentDropsForgotten.active() {
-                line.waiting.push_front(wanted);
+                connection.waiting.push_front(wanted);
             }
         }
         self.extents.look_at(self.now + AGAIN);
@@ -422,37 +425,42 @@ impl ExtentsWork<'_> {
 
     /// The controller has answered with the address of a server, or that it is gone.
     pub fn server_located(&mut self, server: ServerId, found: Result<SocketAddr, Status>) {
-        let places: Vec<ServerShard> =
-            self.extents.lines.keys().filter(|(other, _)| *other == server).copied().collect();
+        let peers: Vec<ServerShard> = self
+            .extents
+            .connections
+            .keys()
+            .filter(|(other, _)| *other == server)
+            .copied()
+            .collect();
         match found {
             Ok(address) => {
                 self.extents.addresses.insert(server, address);
                 self.extents.asked.remove(&server);
-                places.into_iter().for_each(|place| self.pump(place));
+                peers.into_iter().for_each(|peer| self.pump(peer));
             }
             // The server is gone with all its data.
             Err(Status::NotFound) => {
                 self.extents.asked.remove(&server);
-                places.into_iter().for_each(|place| self.forget_place(place));
+                peers.into_iter().for_each(|peer| self.forget_peer(peer));
             }
             Err(_) => {}
         }
     }
 
     /// A server has no such shard: a list that named it has named no extent.
-    pub(super) fn place_void(&mut self, place: ServerShard) {
-        let Some(line) = self.extents.lines.get_mut(&place) else { return };
-        line.dialled = false;
-        self.forget_place(place);
+    pub(super) fn peer_void(&mut self, peer: ServerShard) {
+        let Some(connection) = self.extents.connections.get_mut(&peer) else { return };
+        connection.dialled = false;
+        self.forget_peer(peer);
     }
 
-    /// Decides all requests of a place that is gone, or never existed.
-    fn forget_place(&mut self, place: ServerShard) {
-        let line = self.extents.lines.remove(&place).expect("the caller found it");
-        if line.dialled {
-            self.out.posts.push(Post::HangUp(key_of(place)));
+    /// Decides all requests to a peer that is gone, or never existed.
+    fn forget_peer(&mut self, peer: ServerShard) {
+        let connection = self.extents.connections.remove(&peer).expect("the caller found it");
+        if connection.dialled {
+            self.out.posts.push(Post::HangUp(key_of(peer)));
         }
-        for wanted in line.sent.into_iter().chain(line.waiting) {
+        for wanted in connection.sent.into_iter().chain(connection.waiting) {
             self.wanted_answered(&wanted, Status::ExtentGone);
         }
     }
@@ -489,16 +497,16 @@ impl ExtentsWork<'_> {
             adoption.failed = Some((Status::ExtentGone, text));
             self.end_adoption(owner);
         }
-        let places: Vec<ServerShard> = self.extents.lines.keys().copied().collect();
-        for place in places {
-            let line = &self.extents.lines[&place];
-            if !line.is_empty() {
-                self.pump(place);
-            } else if line.last_used + EXTENTS_IDLE <= self.now {
-                if line.dialled {
-                    self.out.posts.push(Post::HangUp(key_of(place)));
+        let peers: Vec<ServerShard> = self.extents.connections.keys().copied().collect();
+        for peer in peers {
+            let connection = &self.extents.connections[&peer];
+            if !connection.is_empty() {
+                self.pump(peer);
+            } else if connection.last_used + EXTENTS_IDLE <= self.now {
+                if connection.dialled {
+                    self.out.posts.push(Post::HangUp(key_of(peer)));
                 }
-                self.extents.lines.remove(&place);
+                self.extents.connections.remove(&peer);
             }
         }
         self.extents.due = self.extents.next_due();
@@ -506,12 +514,13 @@ impl ExtentsWork<'_> {
 
     /// Forgets the state of a controller shard's blocks, because the server has a new number there.
     pub(super) fn reset(&mut self, controller: u16) {
-        let Extents { addresses, asked, lines, adoptions, orphans, copied, .. } = &mut self.extents;
+        let Extents { addresses, asked, connections, adoptions, orphans, copied, .. } =
+            &mut self.extents;
         copied.retain(|structure, _| structure.controller() != controller);
         let ours = |server: &ServerId| server.controller() == controller;
-        for (place, line) in lines.extract_if(.., |(server, _), _| ours(server)) {
-            if line.dialled {
-                self.out.posts.push(Post::HangUp(key_of(place)));
+        for (peer, connection) in connections.extract_if(.., |(server, _), _| ours(server)) {
+            if connection.dialled {
+                self.out.posts.push(Post::HangUp(key_of(peer)));
             }
         }
         addresses.retain(|server, _| !ours(server));

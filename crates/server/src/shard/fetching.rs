@@ -2,7 +2,7 @@
 //! read for one operation, which runs on them, and again if it needs others.
 //!
 //! The block's state beside its bytes is in memory and determines their places. It is valid for the bytes
-//! that were requested as long as nothing was written to the block's place on the disk and the block was not
+//! that were requested as long as nothing was written to the block's slot on the disk and the block was not
 //! promoted; otherwise the operation begins again. The parts belong only to the operation: they count as
 //! buffers, and are freed with its answer.
 //!
@@ -76,8 +76,8 @@ impl LowerReads<'_> {
         if let Err(refusal) = routed_here(&slot.owner, header, attributes.route, args) {
             return Some(refusal);
         }
-        let disk = slot.place.copy();
-        // An empty block has no place on a disk, and none of its bytes is read.
+        let disk = slot.residency.copy();
+        // An empty block has no slot on a disk, and none of its bytes is read.
         let written = disk.map_or(0, |disk| disk.written);
         let Some(payload) = self.held(payload) else {
             return Some(busy(RETRY_BUFFERS_US));
@@ -148,9 +148,9 @@ impl LowerReads<'_> {
         if wanted.is_empty() {
             return Some(answer);
         }
-        let disk = slot.place.copy().expect("INV-41: what is not in memory is on a disk");
+        let disk = slot.residency.copy().expect("INV-41: what is not in memory is on a disk");
         let base = disk.slot as u64 * self.config.block_size as u64;
-        let (tier, spot) = (disk.tier, disk.slot);
+        let (tier, slot) = (disk.tier, disk.slot);
         let mut runs: Vec<Range<usize>> = Vec::with_capacity(wanted.len());
         for range in wanted {
             let (around, _) = disk.chunks(&range);
@@ -181,7 +181,7 @@ impl LowerReads<'_> {
         fetching.left = asked.len();
         self.tiers.fetching.insert(number, fetching);
         for (from, what) in asked {
-            self.tiers.ask(tier, spot, Doing::Fetch { fetching: number, from }, what);
+            self.tiers.ask(tier, slot, Doing::Fetch { fetching: number, from }, what);
         }
         heats(self.blocks, self.out, now, index, bytes);
         None
@@ -240,7 +240,7 @@ impl LowerReads<'_> {
         if slot.backing.floor() == 0 {
             return Some(run_in_memory(slot, now, &fetching));
         }
-        if slot.place.copy().is_none_or(|disk| disk.written != written) {
+        if slot.residency.copy().is_none_or(|disk| disk.written != written) {
             return Some(busy(RETRY_WRITTEN_US));
         }
         let index = self.blocks.index(at.block).expect("looked up above");

@@ -38,7 +38,7 @@ impl ImportWork<'_> {
         if slot.structure.movable().is_none() {
             return Err(cannot_move());
         }
-        let is_workable = slot.place.is_workable(&slot.backing);
+        let is_workable = slot.residency.is_workable(&slot.backing);
         let below = (!is_workable).then_some("the block is in a lower tier, or is being demoted");
         let refusal = self.overlaps.refusal(slot, NewUse::Import).or(below);
         if let Some(why) = refusal {

@@ -57,7 +57,7 @@ impl Lending<'_> {
         if let Some(slot) = self.blocks.at(at)
             && slot.shared.is_none()
         {
-            if !slot.place.is_plain() {
+            if !slot.residency.is_plain() {
                 return Err(io::Error::other("the block is being written to a disk"));
             }
             let (copied, final_) = (copy.len(), slot.is_final());

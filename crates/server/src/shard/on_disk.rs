@@ -24,7 +24,7 @@ pub(super) const PAGE: usize = honeycomb_env::VOLUME_ALIGN;
 pub(super) struct OnDisk {
     /// The tier of the disk, or of the store.
     pub tier: TierIx,
-    /// The place there.
+    /// The slot there.
     pub slot: u32,
     /// Unique number of the last write. A read that was requested under another number may return bytes of
     /// either write.
@@ -33,17 +33,17 @@ pub(super) struct OnDisk {
     length: usize,
     /// Checksums of the chunks, from the first.
     sums: Vec<u32>,
-    /// Held by flushes that read the copy: its place belongs to no other block until they drop it.
+    /// Held by flushes that read the copy: its slot belongs to no other block until they drop it.
     hold: Option<Arc<()>>,
 }
 
 impl OnDisk {
-    /// A place to which nothing was written.
+    /// A slot to which nothing was written.
     pub fn empty(tier: TierIx, slot: u32) -> OnDisk {
         OnDisk { tier, slot, written: 0, length: 0, sums: Vec::new(), hold: None }
     }
 
-    /// The same bytes in another place.
+    /// The same bytes in another slot.
     pub fn copied_to(&self, tier: TierIx, slot: u32, written: u64) -> OnDisk {
         let tier = if Bug::CopyKeepsItsTier.active() { self.tier } else { tier };
         OnDisk { tier, slot, written, length: self.length, sums: self.sums.clone(), hold: None }

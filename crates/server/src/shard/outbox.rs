@@ -148,7 +148,7 @@ pub enum Effect {
     },
     /// Report to the controller that a block in a lower tier is read often and should be promoted; repeated
     /// later if it is not.
-    Raise {
+    Promote {
         /// The structure.
         structure: StructureId,
         /// The block.
@@ -197,7 +197,7 @@ impl Effect {
             | Effect::BeginMove { at, .. }
             | Effect::CommitMove { at, .. }
             | Effect::CancelMove { at, .. }
-            | Effect::Raise { at, .. }
+            | Effect::Promote { at, .. }
             | Effect::TierChanged { at, .. }
             | Effect::BlockFailed { at, .. }
             | Effect::ValuesLeave { at, .. }

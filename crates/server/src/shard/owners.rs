@@ -167,7 +167,7 @@ impl Owners<'_> {
             import: (owner.importing != 0).then_some(owner.importing),
             told: ReportedState::default(),
             shared: None,
-            place: Residency::opened(owner.tier),
+            residency: Residency::opened(owner.tier),
             journal: None,
         };
         self.blocks.insert(index, slot);
@@ -220,7 +220,7 @@ impl Owners<'_> {
         slot.watchers.end(Status::WrongEpoch, text, &mut self.out.notices);
         self.out.posts.extend(slot.exports.hang_up(at));
         self.extents.closed(at);
-        self.tier_work().leave_tiers(&mut slot);
+        self.tier_work().free_in_tiers(&mut slot);
         if let Some(copy) = slot.shared.take() {
             self.lent.owe(slot.owner.job, copy);
         }

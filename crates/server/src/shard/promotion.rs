@@ -2,9 +2,9 @@
 //! written often stay in memory.
 //!
 //! The shard knows the reads exactly and at once, and the controller knows the free room. So the shard
-//! requests a promotion (`Effect::Raise`), and the controller commands it when there is room (`change_tier`,
-//! to memory). Until the whole block is in memory it is read from the disk as before, and its memory belongs
-//! to no other block (INV-42). A block that cannot be read now stays where it is.
+//! requests a promotion (`Effect::Promote`), and the controller commands it when there is room
+//! (`change_tier`, to memory). Until the whole block is in memory it is read from the disk as before, and its
+//! memory belongs to no other block (INV-42). A block that cannot be read now stays where it is.
 
 use super::Effect;
 use super::blocks::Blocks;
@@ -53,10 +53,10 @@ pub(super) fn heats(blocks: &mut Blocks, out: &mut Outbox, now: Time, index: usi
     let length = length.next_multiple_of(TIER_CHUNK);
     // A block with memory for its end is being written, and is not promoted as well. A block that is whole in
     // the write cache need not be promoted: it stays there if it may.
-    let counts = slot.place.room() == MemoryRoom::None || slot.is_whole();
-    if counts && slot.place.heat_mut().is_some_and(|heat| heat.read(now, bytes, length)) {
+    let counts = slot.residency.room() == MemoryRoom::None || slot.is_whole();
+    if counts && slot.residency.heat_mut().is_some_and(|heat| heat.read(now, bytes, length)) {
         let (structure, at) = (slot.owner.structure, slot.owner.at);
-        out.effects.push(Effect::Raise { structure, at });
+        out.effects.push(Effect::Promote { structure, at });
     }
 }
 
@@ -65,11 +65,11 @@ impl TierWork<'_> {
     fn gets_frame(&mut self, index: usize) {
         let slot = self.blocks.found_mut(index);
         let (structure, at) = (slot.owner.structure, slot.owner.at);
-        let copy = slot.place.promoted();
+        let copy = slot.residency.promoted();
         self.tiers.frames += 1;
         self.tiers.give_room(MemoryRoom::Cache);
         if let Some(copy) = copy {
-            self.tiers.leave_copy(copy, self.config.block_size);
+            self.tiers.free_copy(copy, self.config.block_size);
         }
         self.out.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
         // Blocks that wait for its place get it in the next tick, which is due at once.
@@ -82,15 +82,16 @@ impl TierWork<'_> {
         let has_frame = self.tiers.has_frame(self.config.frames);
         let slot = self.blocks.get_mut(index);
         let Some(slot) = slot else { return refuse("the block is retained for a flush") };
-        if slot.place.is_promoting() {
+        if slot.residency.is_promoting() {
             return Ok(());
         }
-        if slot.place.export().is_some_and(|export| !export.is_from_memory()) {
+        if slot.residency.export().is_some_and(|export| !export.is_from_memory()) {
             return refuse("the block is being demoted");
         }
         let whole = slot.is_whole();
-        let stays = whole && slot.place.is_cached() && slot.place.is_workable(&slot.backing);
-        if slot.place.room() != MemoryRoom::None && !stays {
+        let stays =
+            whole && slot.residency.is_cached() && slot.residency.is_workable(&slot.backing);
+        if slot.residency.room() != MemoryRoom::None && !stays {
             return refuse("the end of the block is in memory and may change");
         }
         if !has_frame {
@@ -103,28 +104,28 @@ impl TierWork<'_> {
         let Some(length) = slot.rests().length() else {
             return refuse("an operation on the block is in progress");
         };
-        let Some(disk) = slot.place.copy().filter(|_| length > 0) else {
+        let Some(disk) = slot.residency.copy().filter(|_| length > 0) else {
             return refuse("the block is empty");
         };
-        let (tier, spot, (read, sums)) = (disk.tier, disk.slot, disk.all());
+        let (tier, disk_slot, (read, sums)) = (disk.tier, disk.slot, disk.all());
         let owner = slot.owner;
         let overwrites = slot.kind.overwrites();
         let Ok(into) = self.new_backing(&owner, overwrites) else {
             return refuse("cannot map memory for the block");
         };
         let slot = self.blocks.found_mut(index);
-        slot.place.promotes();
+        slot.residency.promotes();
         self.tiers.frames += 1;
-        let at = spot as u64 * self.config.block_size as u64;
-        let what = IoWhat::Raise { at, into, length: read.end, sums };
-        self.tiers.ask(tier, spot, Doing::Promote { at: owner.at }, what);
+        let at = disk_slot as u64 * self.config.block_size as u64;
+        let what = IoWhat::ReadBlock { at, into, length: read.end, sums };
+        self.tiers.ask(tier, disk_slot, Doing::Promote { at: owner.at }, what);
         Ok(())
     }
 
     /// Handles the outcome of reading a whole block into its frame.
-    pub(super) fn promotion_read(&mut self, now: Time, at: BlockAt, spot: u32, done: IoDone) {
-        let Some(index) = self.blocks.at_place(at, spot) else { return };
-        let slot = self.blocks.get_mut(index).filter(|slot| slot.place.is_promoting());
+    pub(super) fn promotion_read(&mut self, now: Time, at: BlockAt, slot: u32, done: IoDone) {
+        let Some(index) = self.blocks.at_slot(at, slot) else { return };
+        let slot = self.blocks.get_mut(index).filter(|slot| slot.residency.is_promoting());
         // Otherwise the block was retained for a flush meanwhile, which reads its copy.
         let Some(slot) = slot else { return };
         let structure = slot.owner.structure;
@@ -132,14 +133,14 @@ impl TierWork<'_> {
             IoDone::Read(backing) => {
                 self.tiers.counts.read += backing.len() as u64;
                 slot.backing = backing;
-                let copy = slot.place.promoted().expect("the block was read from its disk");
-                self.tiers.leave_copy(copy, self.config.block_size);
+                let copy = slot.residency.promoted().expect("the block was read from its disk");
+                self.tiers.free_copy(copy, self.config.block_size);
                 TierIx::MEMORY
             }
             _ => {
                 // The next reader may find the same, and then the block is lost.
-                slot.place.promotion_failed();
-                let tier = slot.place.tier();
+                slot.residency.promotion_failed();
+                let tier = slot.residency.tier();
                 self.tiers.give_room(MemoryRoom::Frame);
                 tier
             }

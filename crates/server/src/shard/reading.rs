@@ -75,11 +75,11 @@ impl LowerReads<'_> {
             Payload::Parts(parts) => parts,
             other => return Some(answer.with(other)),
         };
-        let BlockSlot { owner, place, .. } = slot;
+        let BlockSlot { owner, residency, .. } = slot;
         let at = owner.at;
-        let disk = place.copy().expect("INV-41: what is not in memory is on a disk");
+        let disk = residency.copy().expect("INV-41: what is not in memory is on a disk");
         let written = disk.written;
-        let (tier, spot, on_disk) = (disk.tier, disk.slot, floor.min(disk.length()));
+        let (tier, disk_slot, on_disk) = (disk.tier, disk.slot, floor.min(disk.length()));
         let (mut pieces, mut reads) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
@@ -107,7 +107,7 @@ impl LowerReads<'_> {
         for (part, around, sums) in reads {
             let into = Backing::counted(around.len(), &self.tiers.buffers, &self.config.reclaimer);
             let Ok(into) = into else { return Some(busy(RETRY_BUFFERS_US)) };
-            let from = spot as u64 * self.config.block_size as u64 + around.start as u64;
+            let from = disk_slot as u64 * self.config.block_size as u64 + around.start as u64;
             asked.push((part, IoWhat::Read { at: from, into, sums }));
         }
         let reading = self.tiers.number();
@@ -116,7 +116,7 @@ impl LowerReads<'_> {
         let waits = Reading { ticket, at, generation, written, head, parts, left };
         self.tiers.readings.insert(reading, waits);
         for (part, what) in asked {
-            self.tiers.ask(tier, spot, Doing::Read { reading, part }, what);
+            self.tiers.ask(tier, disk_slot, Doing::Read { reading, part }, what);
         }
         heats(self.blocks, self.out, now, index, bytes);
         None
@@ -175,7 +175,7 @@ impl LowerReads<'_> {
             IoDone::Failed(why) => {
                 let slot = self.blocks.at(at);
                 let same = |disk: &OnDisk| disk.written == written;
-                let Some(slot) = slot.filter(|slot| slot.place.copy().is_some_and(same)) else {
+                let Some(slot) = slot.filter(|slot| slot.residency.copy().is_some_and(same)) else {
                     // The copy was written meanwhile: the bytes that were read are of two writes.
                     return busy(RETRY_WRITTEN_US);
                 };

@@ -29,13 +29,13 @@ impl<'a> Reports<'a> {
     /// seal, its successor, and the items taken from it. A block that is being flushed is held too.
     pub fn holdings(&self) -> Vec<HeldBlock> {
         let open = self.blocks.in_use().map(|slot| {
-            let (tier, to) = self.tiers.tiers_of(slot.owner.at, &slot.place);
+            let (tier, to) = self.tiers.tiers_of(slot.owner.at, &slot.residency);
             let told = slot.told.of(&slot.owner, slot.structure.bytes_used());
             HeldBlock { tier: tier.0, to: to.0, ..told }
         });
         let retained = self.blocks.all_retained().map(|retained| {
-            let RetainedBlock { owner, place, .. } = retained;
-            let (tier, to) = self.tiers.tiers_of(owner.at, place);
+            let RetainedBlock { owner, residency, .. } = retained;
+            let (tier, to) = self.tiers.tiers_of(owner.at, residency);
             HeldBlock { tier: tier.0, to: to.0, ..ReportedState::default().of(owner, 0) }
         });
         open.chain(retained).collect()
@@ -58,15 +58,16 @@ impl<'a> Reports<'a> {
         self.tiers.counts
     }
 
-    /// Whether no block is on its way to or from a disk, and every used place belongs to a block. For tests.
+    /// Whether no block is on its way to or from a disk, and every used slot belongs to a block. For tests.
     pub fn tiers_are_quiet(&self) -> bool {
-        let places = self.blocks.in_use().map(|slot| &slot.place);
-        let places = places.chain(self.blocks.all_retained().map(|retained| &retained.place));
-        let of = |place: &Residency| {
-            let extra = place.export().and_then(TierExport::extra_slot);
-            usize::from(place.copy().is_some()) + usize::from(extra.is_some())
+        let residencies = self.blocks.in_use().map(|slot| &slot.residency);
+        let residencies =
+            residencies.chain(self.blocks.all_retained().map(|retained| &retained.residency));
+        let of = |residency: &Residency| {
+            let extra = residency.export().and_then(TierExport::extra_slot);
+            usize::from(residency.copy().is_some()) + usize::from(extra.is_some())
         };
-        self.tiers.is_quiet(places.map(of).sum())
+        self.tiers.is_quiet(residencies.map(of).sum())
     }
 
     /// Frames in use, and places of the write cache in use. For tests.
@@ -77,6 +78,6 @@ impl<'a> Reports<'a> {
     /// Whether a block has a frame. For tests.
     pub fn has_frame_for(&self, at: BlockAt) -> bool {
         let mut in_use = self.blocks.in_use();
-        in_use.any(|slot| slot.owner.at == at && slot.place.room() == MemoryRoom::Frame)
+        in_use.any(|slot| slot.owner.at == at && slot.residency.room() == MemoryRoom::Frame)
     }
 }

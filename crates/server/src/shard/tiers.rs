@@ -41,17 +41,17 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 pub(super) struct BlockResidency<'a> {
     pub owner: BlockOwner,
     pub backing: &'a mut Backing,
-    pub place: &'a mut Residency,
+    pub residency: &'a mut Residency,
     pub rests: Rest,
 }
 
-/// A place of a disk.
+/// A slot of a disk.
 #[derive(Clone, Copy, Debug, Default)]
 struct DiskSlot {
     /// Number of its I/O operations in progress.
     busy: u32,
     /// No block has it any more.
-    left: bool,
+    released: bool,
 }
 
 /// This shard's part of one disk.
@@ -59,7 +59,7 @@ struct DiskSlot {
 struct DiskShare {
     class: TierClass,
     free: Vec<u32>,
-    spots: Vec<DiskSlot>,
+    slots: Vec<DiskSlot>,
 }
 
 /// The purpose of an I/O operation.
@@ -104,9 +104,9 @@ pub(super) struct Tiers {
     pub readings: BTreeMap<u64, Reading>,
     pub fetching: BTreeMap<u64, Fetching>,
     pub leaving: Vec<FreedAfterRead>,
-    /// Places that only flushes still read.
+    /// Slots that only flushes still read.
     lent: Vec<(TierIx, u32, Arc<()>)>,
-    /// Places whose store could not be reached when they were to be freed, and the time of the next attempt.
+    /// Slots whose store could not be reached when they were to be freed, and the time of the next attempt.
     unreturned: Vec<(Time, TierIx, u32)>,
     /// Blocks on their way to a store that wait for buffers.
     pub hungry: Vec<BlockAt>,
@@ -137,7 +137,7 @@ impl Tiers {
         let disks = disks.iter().map(|&TierSpec { class, blocks }| DiskShare {
             class,
             free: (0..blocks).rev().collect(),
-            spots: vec![DiskSlot::default(); blocks as usize],
+            slots: vec![DiskSlot::default(); blocks as usize],
         });
         Tiers { disks: disks.collect(), ..Tiers::default() }
     }
@@ -147,8 +147,8 @@ impl Tiers {
         &mut self.disks[below]
     }
 
-    /// A free place of this tier.
-    pub(super) fn take_place(&mut self, tier: TierIx) -> Option<u32> {
+    /// A free slot of this tier.
+    pub(super) fn take_slot(&mut self, tier: TierIx) -> Option<u32> {
         self.disk(tier).free.pop()
     }
 
@@ -166,29 +166,29 @@ impl Tiers {
     pub(super) fn ask(&mut self, tier: TierIx, slot: u32, doing: Doing, what: IoWhat) {
         let id = self.number();
         self.doing.insert(id, (tier, slot, doing));
-        self.disk(tier).spots[slot as usize].busy += 1;
+        self.disk(tier).slots[slot as usize].busy += 1;
         self.out.push(Io { id: IoId(id), tier, what });
     }
 
-    /// No block has this place any more. When its last I/O has ended, its room is returned to the disk, and
+    /// No block has this slot any more. When its last I/O has ended, its room is returned to the disk, and
     /// after that another block may get it (INV-44).
-    pub(super) fn leave(&mut self, tier: TierIx, slot: u32, block_size: usize) {
-        let spot = &mut self.disk(tier).spots[slot as usize];
-        spot.left = true;
+    pub(super) fn release(&mut self, tier: TierIx, slot: u32, block_size: usize) {
+        let state = &mut self.disk(tier).slots[slot as usize];
+        state.released = true;
         if Bug::SlotReusedWhileDraining.active() {
-            spot.left = false;
+            state.released = false;
             return self.disk(tier).free.push(slot);
         }
-        if spot.busy == 0 {
+        if state.busy == 0 {
             self.discard(tier, slot, block_size);
         }
     }
 
-    /// An I/O operation of a place has ended.
+    /// An I/O operation of a slot has ended.
     fn ended(&mut self, tier: TierIx, slot: u32, block_size: usize) {
-        let spot = &mut self.disk(tier).spots[slot as usize];
-        spot.busy -= 1;
-        if spot.busy == 0 && spot.left {
+        let state = &mut self.disk(tier).slots[slot as usize];
+        state.busy -= 1;
+        if state.busy == 0 && state.released {
             self.discard(tier, slot, block_size);
         }
     }
@@ -204,9 +204,9 @@ impl Tiers {
         self.out.is_empty()
     }
 
-    /// Whether nothing is on its way to or from a disk, and this many places are used.
+    /// Whether nothing is on its way to or from a disk, and this many slots are used.
     pub(super) fn is_quiet(&self, used: usize) -> bool {
-        let used_of = |disk: &DiskShare| disk.spots.len() - disk.free.len();
+        let used_of = |disk: &DiskShare| disk.slots.len() - disk.free.len();
         self.doing.is_empty()
             && self.leaving.is_empty()
             && self.lent.is_empty()
@@ -224,12 +224,12 @@ impl Tiers {
     }
 
     /// The tier where the controller counts a block, and the one to which it is on its way.
-    pub(super) fn tiers_of(&self, at: BlockAt, place: &Residency) -> (TierIx, TierIx) {
+    pub(super) fn tiers_of(&self, at: BlockAt, residency: &Residency) -> (TierIx, TierIx) {
         let read = |l: &FreedAfterRead| l.at == at && l.room == MemoryRoom::Frame;
         if self.leaving.iter().any(read) && !Bug::TierForgottenAtRejoin.active() {
-            return (TierIx::MEMORY, place.tier());
+            return (TierIx::MEMORY, residency.tier());
         }
-        place.tiers()
+        residency.tiers()
     }
 
     /// Whether one of this many frames is free.
@@ -256,18 +256,18 @@ impl Tiers {
         self.leaving.extend(leaving);
     }
 
-    /// Frees the place of a copy, when no flush reads it any more.
-    pub(super) fn leave_copy(&mut self, copy: OnDisk, block_size: usize) {
+    /// Frees the slot of a copy, when no flush reads it any more.
+    pub(super) fn free_copy(&mut self, copy: OnDisk, block_size: usize) {
         let (tier, slot) = (copy.tier, copy.slot);
         if let Some(hold) = copy.held() {
-            self.disk(tier).spots[slot as usize].busy += 1;
+            self.disk(tier).slots[slot as usize].busy += 1;
             self.lent.push((tier, slot, hold));
             self.look_again = Some(Time::ZERO);
         }
-        self.leave(tier, slot, block_size);
+        self.release(tier, slot, block_size);
     }
 
-    /// Repeats requests to free places of stores that could not be reached.
+    /// Repeats requests to free slots of stores that could not be reached.
     fn discard_again(&mut self, now: Time, block_size: usize) {
         let due = self.unreturned.extract_if(.., |(due, ..)| *due <= now).collect::<Vec<_>>();
         for (_, tier, slot) in due {
@@ -320,11 +320,11 @@ impl TierWork<'_> {
         let mapped = self.blocks.get(index).is_some_and(|slot| slot.shared.is_some());
         let lying = self.blocks.bytes_at(index).filter(|lying| lying.owner.at == at);
         let lying = lying.ok_or_else(|| wrong_epoch(at))?;
-        if lying.place.goes_to(tier) {
+        if lying.residency.goes_to(tier) {
             return Ok(());
         }
         let (from, is_final) =
-            (lying.place.tier(), matches!(lying.rests, Rest::Final(_) | Rest::Pieces(_)));
+            (lying.residency.tier(), matches!(lying.rests, Rest::Final(_) | Rest::Pieces(_)));
         if !tier.is_below() {
             return self.promote(index);
         }
@@ -368,11 +368,11 @@ impl TierWork<'_> {
 
     /// All bytes of a block are in its lower tier: its memory is not served any more.
     pub(super) fn leave_memory(&mut self, index: usize) {
-        let BlockResidency { owner, backing, place, .. } = self.blocks.bytes_of(index);
+        let BlockResidency { owner, backing, residency, .. } = self.blocks.bytes_of(index);
         let (at, structure) = (owner.at, owner.structure);
         let memory = backing.extract();
-        let room = place.leaves_memory();
-        let tier = place.tier();
+        let room = residency.leaves_memory();
+        let tier = residency.tier();
         self.retained_was_demoted(index);
         if let Some(slot) = self.blocks.get_mut(index) {
             let content = slot.structure.content_mut().expect("a demoted block has content");
@@ -445,22 +445,22 @@ impl TierWork<'_> {
         }
     }
 
-    /// A block ends: its memory is free, and its place on a disk when no flush reads it any more.
-    pub(super) fn leave_place(&mut self, place: &mut Residency) {
-        let (room, extra, copy) = place.end();
+    /// A block ends: its memory is free, and its slot on a disk when no flush reads it any more.
+    pub(super) fn free_residency(&mut self, residency: &mut Residency) {
+        let (room, extra, copy) = residency.end();
         self.tiers.give_room(room);
         if let Some((tier, slot)) = extra {
-            self.tiers.leave(tier, slot, self.config.block_size);
+            self.tiers.release(tier, slot, self.config.block_size);
         }
         if let Some(copy) = copy {
-            self.tiers.leave_copy(copy, self.config.block_size);
+            self.tiers.free_copy(copy, self.config.block_size);
         }
     }
 
-    /// A block is freed, with its places on disks and its waiting reads.
-    pub(super) fn leave_tiers(&mut self, slot: &mut BlockSlot) {
+    /// A block is freed, with its slots on disks and its waiting reads.
+    pub(super) fn free_in_tiers(&mut self, slot: &mut BlockSlot) {
         let at = slot.owner.at;
-        self.leave_place(&mut slot.place);
+        self.free_residency(&mut slot.residency);
         for leaving in self.tiers.take_leaving(at) {
             self.tiers.give_room(leaving.room);
         }
@@ -476,23 +476,23 @@ impl TierWork<'_> {
 
     /// Handles the outcome of some I/O.
     pub fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
-        let Some((tier, spot, doing)) = self.tiers.doing.remove(&id.0) else { return };
+        let Some((tier, slot, doing)) = self.tiers.doing.remove(&id.0) else { return };
         if let Doing::Discard = doing {
             // Even if its room was not returned, no later owner reads its bytes: the checksums differ.
-            let state = &mut self.tiers.disk(tier).spots[spot as usize];
+            let state = &mut self.tiers.disk(tier).slots[slot as usize];
             state.busy -= 1;
             if let IoDone::Away(_) = done {
-                // A store keeps no objects without an owner: the place stays unused until it can be freed.
-                return self.tiers.unreturned.push((now + DISCARD_AGAIN, tier, spot));
+                // A store keeps no objects without an owner: the slot stays unused until it can be freed.
+                return self.tiers.unreturned.push((now + DISCARD_AGAIN, tier, slot));
             }
-            state.left = false;
-            return self.tiers.disk(tier).free.push(spot);
+            state.released = false;
+            return self.tiers.disk(tier).free.push(slot);
         }
-        self.tiers.ended(tier, spot, self.config.block_size);
+        self.tiers.ended(tier, slot, self.config.block_size);
         self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_) | IoDone::Away(_)));
         match doing {
-            Doing::ReadBack { at, chunk } => self.was_read_back(now, at, spot, chunk, done),
-            Doing::Promote { at } => self.promotion_read(now, at, spot, done),
+            Doing::ReadBack { at, chunk } => self.was_read_back(now, at, slot, chunk, done),
+            Doing::Promote { at } => self.promotion_read(now, at, slot, done),
             Doing::Read { reading, part } => self.reads().part_read(reading, part, done),
             Doing::Fetch { fetching, from } => {
                 self.reads().part_fetched(now, fetching, from, done);

@@ -139,7 +139,7 @@ impl TierWork<'_> {
         let slot = self.blocks.found_mut(index);
         let rests = slot.rests();
         let whole = matches!(rests, Rest::Whole(_));
-        if slot.place.is_demoting() {
+        if slot.residency.is_demoting() {
             if matches!(rests, Rest::Final(_)) || Bug::ChangesWhileDemoted.active() {
                 return Ok(());
             }
@@ -147,19 +147,20 @@ impl TierWork<'_> {
             // only once in a while: otherwise no block would be demoted where all are written. A block of the
             // write cache does not stay, because another one waits for its place: its writer would find it
             // leaving again, and the other one would wait without end.
-            let framed = slot.place.room() == MemoryRoom::Frame || Bug::LeavingBlockStays.active();
-            let stayed = slot.place.stayed.is_some_and(|since| now < since + STAYS_AGAIN);
+            let framed =
+                slot.residency.room() == MemoryRoom::Frame || Bug::LeavingBlockStays.active();
+            let stayed = slot.residency.stayed.is_some_and(|since| now < since + STAYS_AGAIN);
             if framed && !(whole && stayed) {
-                slot.place.demotion().expect("looked up above").cancel();
-                slot.place.stayed = Some(now);
+                slot.residency.demotion().expect("looked up above").cancel();
+                slot.residency.stayed = Some(now);
             }
             return Err(busy(RETRY_WARM_US));
         }
-        if slot.place.is_being_read() {
+        if slot.residency.is_being_read() {
             return Err(busy(RETRY_WARM_US));
         }
-        if slot.place.room() != MemoryRoom::None {
-            if let Some(stay) = slot.place.stay_mut() {
+        if slot.residency.room() != MemoryRoom::None {
+            if let Some(stay) = slot.residency.stay_mut() {
                 stay.written = Some(now);
             }
             return Ok(());
@@ -169,7 +170,7 @@ impl TierWork<'_> {
         }
         let before = self.wants_place(now, index);
         let slot = self.blocks.found_mut(index);
-        if slot.place.is_cached() {
+        if slot.residency.is_cached() {
             return Ok(());
         }
         let delay = RETRY_WARM_US * (1 + before as u64);
@@ -192,12 +193,12 @@ impl TierWork<'_> {
     /// whichever part was in memory.
     pub(super) fn read_back_to_leave(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found(index);
-        let place = &slot.place;
-        let under_way = place.export().is_some() || place.is_being_read();
+        let residency = &slot.residency;
+        let under_way = residency.export().is_some() || residency.is_being_read();
         if under_way || slot.rests() == Rest::Busy {
             return; // It is tried again soon.
         }
-        match place.room() {
+        match residency.room() {
             MemoryRoom::None => drop(self.wants_place(now, index)),
             // Its end is in memory: it is read back with the rest.
             MemoryRoom::Cache if slot.backing.floor() > 0 => drop(self.write_back(index)),
@@ -226,22 +227,22 @@ impl TierWork<'_> {
         let blocks = &self.blocks;
         let warm = |index: &u32| {
             let slot = blocks.get(*index as usize);
-            slot.filter(|slot| slot.place.room() == MemoryRoom::Cache)
+            slot.filter(|slot| slot.residency.room() == MemoryRoom::Cache)
         };
         self.tiers.write_cache.came.retain(|index| warm(index).is_some());
         let here = || self.tiers.write_cache.came.iter().filter_map(warm);
         // Memory that is still read is free when its reader has finished: it is not counted.
         let leaving = self.tiers.leaving.iter().filter(|leaving| leaving.is_coming_back()).count();
-        let going = leaving + here().filter(|slot| slot.place.is_demoting()).count();
+        let going = leaving + here().filter(|slot| slot.residency.is_demoting()).count();
         if going >= self.tiers.write_cache.wanted.len() {
             return;
         }
         let idle = |slot: &&BlockSlot| {
             let settled = slot.rests() != Rest::Busy;
-            let still = slot.place.is_cached() && !slot.place.is_demoting();
+            let still = slot.residency.is_cached() && !slot.residency.is_demoting();
             settled && still && !slot.exports.needs_memory()
         };
-        let may_leave = |slot: &&BlockSlot| slot.place.stay().map_or(Time::ZERO, Stay::ends);
+        let may_leave = |slot: &&BlockSlot| slot.residency.stay().map_or(Time::ZERO, Stay::ends);
         let Some(next) = here().filter(idle).map(|slot| may_leave(&slot)).min() else { return };
         if next > now {
             let again = self.tiers.look_again.map_or(next, |due| due.min(next));
@@ -249,7 +250,7 @@ impl TierWork<'_> {
             return;
         }
         let may = here().filter(idle).filter(|slot| may_leave(slot) <= now);
-        let coldest = may.min_by_key(|slot| slot.place.stay().map(Stay::last_use));
+        let coldest = may.min_by_key(|slot| slot.residency.stay().map(Stay::last_use));
         if let Some(index) = coldest.and_then(|slot| self.blocks.index(slot.owner.at.block)) {
             let _ = self.write_back(index);
         }
@@ -267,7 +268,7 @@ impl TierWork<'_> {
             Rest::Busy | Rest::Final(_) | Rest::Pieces(_) => return,
         };
         // A block that is being copied to a store is read back when that has ended, if it is needed then.
-        if slot.place.room() != MemoryRoom::None || slot.place.export().is_some() {
+        if slot.residency.room() != MemoryRoom::None || slot.residency.export().is_some() {
             return;
         }
         let overwrites = slot.kind.overwrites();
@@ -282,7 +283,7 @@ impl TierWork<'_> {
         }
         let slot = self.blocks.found_mut(index);
         let stay = Stay::requested(now);
-        let read = slot.place.copy_mut().and_then(|disk| {
+        let read = slot.residency.copy_mut().and_then(|disk| {
             if length <= floor {
                 disk.keep(floor); // No byte is read back: the rest of the copy is stale.
                 return None;
@@ -290,27 +291,27 @@ impl TierWork<'_> {
             let (read, sums) = if floor == 0 { disk.all() } else { disk.chunks(&(floor..length)) };
             Some((disk.tier, disk.slot, read, sums))
         });
-        let Some((tier, place, read, sums)) = read else {
+        let Some((tier, disk_slot, read, sums)) = read else {
             slot.backing = backing;
-            slot.place.reads_back(None, stay);
+            slot.residency.reads_back(None, stay);
             return;
         };
         if floor == 0 {
             // The block is read into its new memory, and has no other memory meanwhile.
             let absent = Backing::absent(size, &self.config.reclaimer);
-            slot.place.reads_back(Some(absent), stay);
+            slot.residency.reads_back(Some(absent), stay);
             let at = owner.at;
-            let offset = place as u64 * size as u64;
-            let what = IoWhat::Raise { at: offset, into: backing, length: read.end, sums };
-            return self.tiers.ask(tier, place, Doing::ReadBack { at, chunk: 0 }, what);
+            let offset = disk_slot as u64 * size as u64;
+            let what = IoWhat::ReadBlock { at: offset, into: backing, length: read.end, sums };
+            return self.tiers.ask(tier, disk_slot, Doing::ReadBack { at, chunk: 0 }, what);
         }
-        slot.place.reads_back(Some(backing), stay);
+        slot.residency.reads_back(Some(backing), stay);
         let (at, chunk) = (owner.at, floor / TIER_CHUNK);
-        let offset = place as u64 * size as u64 + floor as u64;
+        let offset = disk_slot as u64 * size as u64 + floor as u64;
         match Backing::counted(read.len(), &self.tiers.buffers, &self.config.reclaimer) {
             Ok(into) => {
                 let what = IoWhat::Read { at: offset, into, sums };
-                self.tiers.ask(tier, place, Doing::ReadBack { at, chunk }, what);
+                self.tiers.ask(tier, disk_slot, Doing::ReadBack { at, chunk }, what);
             }
             Err(_) => self.give_place_back(now, index),
         }
@@ -319,7 +320,7 @@ impl TierWork<'_> {
     /// Reverts `read_back`.
     fn give_place_back(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found_mut(index);
-        let room = slot.place.stops_reading();
+        let room = slot.residency.stops_reading();
         self.tiers.give_room(room);
         self.give_places(now);
     }
@@ -327,13 +328,13 @@ impl TierWork<'_> {
     /// Writes back a block of the write cache that accepts no more data.
     pub(super) fn write_back_final(&mut self, index: usize) {
         let Some(slot) = self.blocks.get(index) else { return };
-        let place = &slot.place;
-        if place.is_cached()
+        let residency = &slot.residency;
+        if residency.is_cached()
             && !slot.exports.is_departing()
-            && !place.is_demoting()
+            && !residency.is_demoting()
             && matches!(slot.rests(), Rest::Final(_))
         {
-            // Without a free place on the disk, this is tried again later.
+            // Without a free slot on the disk, this is tried again later.
             let _ = self.write_back(index);
         }
     }
@@ -342,16 +343,16 @@ impl TierWork<'_> {
         &mut self,
         now: Time,
         at: BlockAt,
-        spot: u32,
+        slot: u32,
         chunk: usize,
         done: IoDone,
     ) {
-        let Some(index) = self.blocks.at_place(at, spot) else { return };
+        let Some(index) = self.blocks.at_slot(at, slot) else { return };
         if self.blocks.retained(index).is_some() {
             return; // It accepts no writes any more.
         }
         let slot = self.blocks.found_mut(index);
-        let length = slot.place.copy().expect("the block was read from its disk").length();
+        let length = slot.residency.copy().expect("the block was read from its disk").length();
         let IoDone::Read(read) = done else {
             let structure = slot.owner.structure;
             match done {
@@ -363,7 +364,7 @@ impl TierWork<'_> {
             }
             return self.give_place_back(now, index);
         };
-        let Some(mut backing) = slot.place.was_read_back(now) else { return };
+        let Some(mut backing) = slot.residency.was_read_back(now) else { return };
         let floor = chunk * TIER_CHUNK;
         self.tiers.counts.read += (length - floor) as u64;
         slot.backing = match floor {

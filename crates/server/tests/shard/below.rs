@@ -133,7 +133,7 @@ impl Below {
         self.shard.tick(self.now);
         for effect in self.shard.out().take_effects() {
             match effect {
-                Effect::Raise { at, .. } => drop(self.wishes.insert(at)),
+                Effect::Promote { at, .. } => drop(self.wishes.insert(at)),
                 Effect::BeginMove { at, .. } => {
                     self.moves.push(at);
                     self.effects.push(effect);

@@ -4,7 +4,7 @@
 use crate::below::{Below, DISK, END, at};
 use crate::common::{config, owner};
 use honeycomb_server::{
-    BlockOwner, Effect, KeptBytes, LineEvent, LineKey, MoveKey, MoveWord, NewUse, Post, PresentUse,
+    BlockOwner, Effect, KeptBytes, MoveKey, MoveWord, NewUse, PeerEvent, PeerKey, Post, PresentUse,
     ShardConfig,
 };
 use honeycomb_structures::Answer;
@@ -174,8 +174,8 @@ impl World {
 
     fn answer_part(&mut self) {
         self.sent.remove(0);
-        let key = LineKey::Move(MoveKey { source: at(0), id: MOVE });
-        self.below.shard.line_event(self.below.now, key, LineEvent::Answered(Status::Ok));
+        let key = PeerKey::Move(MoveKey { source: at(0), id: MOVE });
+        self.below.shard.peer_event(self.below.now, key, PeerEvent::Answered(Status::Ok));
         self.posts();
     }
 
@@ -292,8 +292,8 @@ impl World {
         let (now, removed) = (self.below.now, || "the move was cancelled".to_owned());
         self.word(MoveWord::NotCommitted(Status::Removed, removed()));
         self.word(MoveWord::Refused(Status::Removed, removed()));
-        let key = LineKey::Move(MoveKey { source: at(0), id: MOVE });
-        self.below.shard.line_event(now, key, LineEvent::Lost);
+        let key = PeerKey::Move(MoveKey { source: at(0), id: MOVE });
+        self.below.shard.peer_event(now, key, PeerEvent::Lost);
         for flush in [1, 2] {
             self.below.shard.on_exports(now, |work| work.thaw(at(0), flush));
             if let Ok((copy, _)) =

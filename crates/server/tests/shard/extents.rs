@@ -2,7 +2,7 @@
 //! names an extent that does not exist, every put is answered in time, and nothing is left behind.
 
 use crate::common::{access, owner};
-use honeycomb_server::{Effect, KeptBytes, LineEvent, LineKey, MoveWord, Post, Shard, VolumeParts};
+use honeycomb_server::{Effect, KeptBytes, MoveWord, PeerEvent, PeerKey, Post, Shard, VolumeParts};
 use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
 use honeycomb_types::{
@@ -39,7 +39,7 @@ struct World {
     /// Blocks of extents: one at the near shard, the others at the far one.
     blocks: Vec<BlockAt>,
     epoch: u64,
-    line: Option<(LineKey, Wire)>,
+    line: Option<(PeerKey, Wire)>,
     /// Requests of broken connections that still arrive, and whose answers are lost.
     late: VecDeque<(Op, Vec<u8>)>,
     asked: bool,
@@ -170,7 +170,7 @@ impl World {
             match post {
                 Post::Dial { key, target, .. } => {
                     assert!(
-                        matches!(key, LineKey::Extents(FAR, _)) && target.block.server() == FAR
+                        matches!(key, PeerKey::Extents(FAR, _)) && target.block.server() == FAR
                     );
                     assert!(self.line.is_none(), "one line to each place");
                     self.line = Some((key, Wire::default()));
@@ -218,7 +218,7 @@ impl World {
         let key = *key;
         if reply {
             if let Some(status) = wire.replies.pop_front() {
-                self.near.line_event(self.now, key, LineEvent::Answered(status));
+                self.near.peer_event(self.now, key, PeerEvent::Answered(status));
             }
         } else if let Some((op, args)) = wire.requests.pop_front() {
             let status = self.serve(op, &args);
@@ -233,14 +233,14 @@ impl World {
     fn lose(&mut self, arrive: usize) {
         let Some((key, wire)) = self.line.take() else { return };
         self.late.extend(wire.requests.into_iter().take(arrive));
-        self.near.line_event(self.now, key, LineEvent::Lost);
+        self.near.peer_event(self.now, key, PeerEvent::Lost);
         self.settle();
     }
 
     /// The dialled server refuses the connection.
     fn refuse(&mut self, status: Status) {
         let (key, _) = self.line.take().expect("it was dialled");
-        self.near.line_event(self.now, key, LineEvent::Refused(status));
+        self.near.peer_event(self.now, key, PeerEvent::Refused(status));
         self.settle();
     }
 
@@ -447,7 +447,7 @@ fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
         world.near.step(world.now);
         for post in world.near.out().take_posts() {
             if let Post::Send { key, .. } = post {
-                world.near.line_event(world.now, key, LineEvent::Answered(Status::Ok));
+                world.near.peer_event(world.now, key, PeerEvent::Answered(Status::Ok));
             }
         }
     }

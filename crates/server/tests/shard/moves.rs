@@ -2,7 +2,7 @@
 //! lets it.
 
 use crate::common::{access, owner};
-use honeycomb_server::{Effect, LineEvent, LineKey, MoveKey, MoveWord, Post, Shard};
+use honeycomb_server::{Effect, MoveKey, MoveWord, PeerEvent, PeerKey, Post, Shard};
 use honeycomb_structures::{Answer, Outcome, Ticket, large_limit};
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
@@ -22,8 +22,8 @@ fn block(n: u32) -> BlockAt {
     BlockAt { block: BlockId::new(SERVER, ShardIx(0), n), epoch: Epoch(1) }
 }
 
-fn line() -> LineKey {
-    LineKey::Move(MoveKey { source: block(0), id: ID })
+fn line() -> PeerKey {
+    PeerKey::Move(MoveKey { source: block(0), id: ID })
 }
 
 /// A store of one block that is splitting.
@@ -104,7 +104,7 @@ impl World {
     fn answer(&mut self) -> Op {
         let op = self.sent.pop_front().expect("something was sent");
         let key = line();
-        self.shard.line_event(self.now, key, LineEvent::Answered(Status::Ok));
+        self.shard.peer_event(self.now, key, PeerEvent::Answered(Status::Ok));
         self.posts();
         op
     }
@@ -206,7 +206,7 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
         }
         asked
     };
-    world.shard.line_event(world.now, line(), LineEvent::Lost);
+    world.shard.peer_event(world.now, line(), PeerEvent::Lost);
     let (first, later) =
         (asked(&mut world, Duration::from_secs(1)), asked(&mut world, Duration::from_secs(10)));
     assert!((3..=8).contains(&first), "{first} in the first second");
@@ -386,7 +386,7 @@ fn parts_with_results() -> Vec<u32> {
                 Op::MoveDone => return parts,
                 _ => {}
             }
-            shard.line_event(now, line(), LineEvent::Answered(Status::Ok));
+            shard.peer_event(now, line(), PeerEvent::Answered(Status::Ok));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::below::{Below, DISK, at, bytes};
 use crate::common::{access, config, owner};
-use honeycomb_server::{BlockOwner, Effect, LineEvent, LineKey, MoveWord, Post, ShardConfig};
+use honeycomb_server::{BlockOwner, Effect, MoveWord, PeerEvent, PeerKey, Post, ShardConfig};
 use honeycomb_structures::{Answer, Outcome, Ticket, large_limit};
 use honeycomb_types::{BlockAt, Kind, Marks, TierClass, TierIx, TierSpec, Way, sizes};
 use honeycomb_wire::data::MovedArgs;
@@ -22,7 +22,7 @@ struct Move {
     way: Way,
     start: u64,
     /// Messages that were sent and have not arrived.
-    sent: VecDeque<(LineKey, Op, Vec<u8>, Vec<u8>)>,
+    sent: VecDeque<(PeerKey, Op, Vec<u8>, Vec<u8>)>,
 }
 
 struct World {
@@ -190,7 +190,7 @@ impl World {
         let now = self.below.now;
         if breaks {
             mv.sent.clear();
-            return self.below.shard.line_event(now, key, LineEvent::Lost);
+            return self.below.shard.peer_event(now, key, PeerEvent::Lost);
         }
         let header = RequestHeader {
             at: at(target),
@@ -201,7 +201,7 @@ impl World {
         let outcome =
             self.below.shard.apply(now, &access(true), &header, &args, &payload, Ticket(0));
         let Outcome::Done(answer) = outcome else { panic!("a part of a move waits") };
-        self.below.shard.line_event(now, key, LineEvent::Answered(answer.status));
+        self.below.shard.peer_event(now, key, PeerEvent::Answered(answer.status));
     }
 
     fn commit(&mut self, source: BlockAt, id: u64) {
@@ -314,8 +314,8 @@ impl World {
     }
 }
 
-fn is_of(key: &LineKey, mv: &Move) -> bool {
-    matches!(key, LineKey::Move(key) if key.source == mv.source && key.id == mv.id)
+fn is_of(key: &PeerKey, mv: &Move) -> bool {
+    matches!(key, PeerKey::Move(key) if key.source == mv.source && key.id == mv.id)
 }
 
 fn marks() -> Marks {

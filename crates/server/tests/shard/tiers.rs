@@ -417,7 +417,7 @@ impl World {
                     self.seen[3] += u64::from(rose);
                 }
                 // The controller has room for it, as far as this core has.
-                Effect::Raise { at, .. } => self.raise(at),
+                Effect::Promote { at, .. } => self.raise(at),
                 Effect::BlockFailed { why, .. } => panic!("{why}"),
                 _ => {}
             }

@@ -83,7 +83,7 @@ impl World {
             for io in self.shard.tiers().take_io() {
                 let free = self.doing.iter().map(|(end, _)| *end).max().unwrap_or(self.now);
                 self.asked += 1;
-                self.raised += u64::from(matches!(io.what, IoWhat::Raise { .. }));
+                self.raised += u64::from(matches!(io.what, IoWhat::ReadBlock { .. }));
                 self.doing.push((free.max(self.now) + self.disk_time, io));
             }
             let ended = self.doing.iter().map(|(end, _)| *end).min();

@@ -37,7 +37,7 @@ use peer::PeerExport;
 use std::time::Duration;
 
 use super::events::refusal_at_block;
-use crate::shard::lines::Post;
+use crate::shard::connections::Post;
 use crate::watch::Watchers;
 
 /// Delay of a step that frees departed data: requests come first.
@@ -232,7 +232,7 @@ impl BlockSlot {
 
     /// Whether all bytes of the block are in memory, and no present use of them refuses a move.
     fn may_move(&self) -> bool {
-        self.place.is_workable(&self.backing) && self.lets_move()
+        self.residency.is_workable(&self.backing) && self.lets_move()
     }
 }
 

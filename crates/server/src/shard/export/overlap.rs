@@ -114,7 +114,7 @@ impl PresentUse {
             PresentUse::Peer => slot.exports.needs_memory() && !Bug::DemotedWhileMoving.active(),
             PresentUse::CancelledMove => slot.exports.is_cancelling(),
             PresentUse::Import => slot.import.is_some() && !Bug::CheckpointOfImport.active(),
-            PresentUse::Tier => slot.place.export().is_some(),
+            PresentUse::Tier => slot.residency.export().is_some(),
             PresentUse::Checkpoint => slot.exports.checkpoint.is_some(),
             PresentUse::Journal => slot.journal.is_some(),
         }

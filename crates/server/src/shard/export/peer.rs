@@ -12,7 +12,7 @@
 use super::flight::PartsInFlight;
 use super::{Exports, SWEEP_AFTER, Source, movable};
 use crate::shard::Effect;
-use crate::shard::lines::{LineKey, Post, PostPayload};
+use crate::shard::connections::{PeerKey, Post, PostPayload};
 use honeycomb_structures::{Parcel, Prepared, Wish};
 use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::data::MovedArgs;
@@ -176,11 +176,11 @@ impl PeerExport {
 
     /// Closes the connection of a move that has begun.
     pub fn hang_up(&self, source: BlockAt) -> Option<Post> {
-        self.has_begun().then(|| Post::HangUp(self.line(source)))
+        self.has_begun().then(|| Post::HangUp(self.key(source)))
     }
 
-    fn line(&self, source: BlockAt) -> LineKey {
-        LineKey::Move(MoveKey { source, id: self.id })
+    fn key(&self, source: BlockAt) -> PeerKey {
+        PeerKey::Move(MoveKey { source, id: self.id })
     }
 
     /// Whether another part may be sent, with blocks of this size.
@@ -293,7 +293,7 @@ impl PeerExport {
 
     fn send(&mut self, op: Op, args: Vec<u8>, payload: PostPayload, source: &mut Source<'_>) {
         self.parts.sent(payload.bytes().len() + args.len());
-        let key = self.line(source.owner.at);
+        let key = self.key(source.owner.at);
         source.out.posts.push(Post::Send { key, op, args, payload });
     }
 
@@ -488,7 +488,7 @@ impl Exports {
         peer.stage = PeerStage::Copying;
         peer.at_first = movable(source.structure).unsent();
         peer.heard = source.now;
-        let (key, target) = (peer.line(source.owner.at), peer.entry.at());
+        let (key, target) = (peer.key(source.owner.at), peer.entry.at());
         source.out.posts.push(Post::Dial { key, address, target });
         peer.send_parts(source);
     }
@@ -531,7 +531,7 @@ impl Exports {
     /// Ends the export, and closes its connection.
     fn end(&mut self, source: &mut Source<'_>) -> Box<PeerExport> {
         let peer = self.peer.take().expect("the caller has found the export");
-        source.out.posts.push(Post::HangUp(peer.line(source.owner.at)));
+        source.out.posts.push(Post::HangUp(peer.key(source.owner.at)));
         peer
     }
 }

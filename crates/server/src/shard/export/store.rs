@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(in crate::shard) struct RetainedBlock {
     pub owner: BlockOwner,
     backing: Backing,
-    pub place: Residency,
+    pub residency: Residency,
     bytes: Arc<KeptBytes>,
     /// Whether clients map its memory, which stays as long as they do.
     mapped: bool,
@@ -35,7 +35,7 @@ impl RetainedBlock {
         BlockResidency {
             owner: self.owner,
             backing: &mut self.backing,
-            place: &mut self.place,
+            residency: &mut self.residency,
             rests,
         }
     }
@@ -58,13 +58,13 @@ impl BlockSlot {
             // Whole chunks, and those of a final block, stay on the disk as they are.
             let settled = below.is_multiple_of(TIER_CHUNK) || sealed;
             let memory = (floor < length).then(|| self.backing.pin(floor..length));
-            let stored = stored(&mut self.place, below, block_size);
+            let stored = stored(&mut self.residency, below, block_size);
             let there = RetainedBytes::There { stored, memory };
             KeptBytes::live(at, owner.structure, snapshot, settled, there)
         } else if floor > 0 {
             // These bytes of the disk do not change while they are read: a change is written elsewhere.
             let least = usize::from(Bug::EmptyBlockHasSlot.active());
-            let stored = stored(&mut self.place, length.max(least), block_size);
+            let stored = stored(&mut self.residency, length.max(least), block_size);
             let there = RetainedBytes::There { stored, memory: None };
             KeptBytes::live(at, owner.structure, snapshot, true, there)
         } else {
@@ -125,14 +125,14 @@ impl Owners<'_> {
         let snapshot = slot.snapshot(range)?;
         self.overlaps.begun(slot, NewUse::Retain);
         // The content is final: reads into memory, for a writer or a promotion, are given up.
-        let mut place = slot.place.take();
-        let promoting = place.is_promoting();
-        let freed = place.stops_reading();
+        let mut residency = slot.residency.take();
+        let promoting = residency.is_promoting();
+        let freed = residency.stops_reading();
         let mut backing = slot.backing.extract();
         let mapped = slot.shared.is_some();
         let floor = backing.floor().min(snapshot.length());
         let memory = (floor < snapshot.length()).then(|| backing.pin(floor..snapshot.length()));
-        let stored = stored(&mut place, floor, self.config.block_size);
+        let stored = stored(&mut residency, floor, self.config.block_size);
         let there = RetainedBytes::There { stored, memory };
         let bytes = KeptBytes::new(at, owner.structure, snapshot, there);
         let leaving = self.tiers.take_leaving(at);
@@ -140,19 +140,20 @@ impl Owners<'_> {
         self.tiers.put_leaving(leaving);
         self.tiers.give_room(freed);
         if promoting {
-            let (structure, tier) = (owner.structure, place.tier());
+            let (structure, tier) = (owner.structure, residency.tier());
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
         }
-        let retained = RetainedBlock { owner, backing, place, bytes: bytes.clone(), mapped };
+        let retained = RetainedBlock { owner, backing, residency, bytes: bytes.clone(), mapped };
         self.blocks.retain(index, retained);
         self.write_retained_back(index);
         Ok(bytes)
     }
 
     /// Writes a retained block's part of the write cache back, so that it does not wait there for a store.
-    /// Without a place on the disk, this is repeated with the flush.
+    /// Without a slot on the disk, this is repeated with the flush.
     fn write_retained_back(&mut self, index: usize) {
-        let is_cached = |retained: &mut RetainedBlock| retained.place.room() == MemoryRoom::Cache;
+        let is_cached =
+            |retained: &mut RetainedBlock| retained.residency.room() == MemoryRoom::Cache;
         if self.blocks.retained(index).is_some_and(is_cached) {
             let _ = self.tier_work().write_back(index);
         }
@@ -166,7 +167,7 @@ impl Owners<'_> {
         for leaving in self.tiers.take_leaving(retained.owner.at) {
             self.tiers.give_room(leaving.room);
         }
-        self.tier_work().leave_place(&mut retained.place);
+        self.tier_work().free_residency(&mut retained.residency);
     }
 }
 
@@ -175,7 +176,7 @@ impl TierWork<'_> {
     pub(in crate::shard) fn retained_was_demoted(&mut self, index: usize) {
         let Some(retained) = self.blocks.retained(index) else { return };
         let length = retained.bytes.snapshot().length();
-        let stored = stored(&mut retained.place, length, self.config.block_size);
+        let stored = stored(&mut retained.residency, length, self.config.block_size);
         retained.bytes.moved(RetainedBytes::There { stored, memory: None });
     }
 }
@@ -183,11 +184,11 @@ impl TierWork<'_> {
 /// The chunks that contain the first `length` bytes of a block on its disk. Their slot is given to no other
 /// block while the result exists. `None` for no bytes: a block that was opened in a lower tier has no slot
 /// before its first write.
-fn stored(place: &mut Residency, length: usize, block_size: usize) -> Option<StoredBytes> {
+fn stored(residency: &mut Residency, length: usize, block_size: usize) -> Option<StoredBytes> {
     if length == 0 {
         return None;
     }
-    let disk = place.copy_mut().expect("INV-41: a block that is not in memory is on a disk");
+    let disk = residency.copy_mut().expect("INV-41: a block that is not in memory is on a disk");
     let hold = disk.hold();
     let (chunks, sums) = disk.chunks(&(0..length));
     let at = disk.slot as u64 * block_size as u64;

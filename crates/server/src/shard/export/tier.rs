@@ -5,7 +5,7 @@
 //! (`TierWork::prepare_change`). From a disk, only blocks that accept no more data are copied. Each piece is
 //! read, verified by its checksums, and written unchanged, some pieces at a time and only while readers leave
 //! half of the buffers free: readers have priority. Until everything is written the block is read from the
-//! disk, and both places belong to it (INV-42, INV-44). A block that cannot be read or written now stays
+//! disk, and both slots belong to it (INV-42, INV-44). A block that cannot be read or written now stays
 //! where it is.
 
 use super::{NewUse, PresentUse};
@@ -35,7 +35,7 @@ enum CopiedFrom {
 #[derive(Clone, Debug)]
 pub(in crate::shard) struct TierExport {
     to: TierIx,
-    /// The block's place there.
+    /// The block's slot there.
     slot: u32,
     /// Unique number, by which the export recognizes its own I/O.
     number: u64,
@@ -77,7 +77,7 @@ impl TierExport {
         self.is_cancelled = true;
     }
 
-    /// The place in the target tier, if the block does not have it otherwise.
+    /// The slot in the target tier, if the block does not have it otherwise.
     pub fn extra_slot(&self) -> Option<(TierIx, u32)> {
         (!self.is_from_memory()).then_some((self.to, self.slot))
     }
@@ -97,18 +97,18 @@ impl TierWork<'_> {
         to: TierIx,
     ) -> Result<(), &'static str> {
         let is_same = |export: &TierExport| export.to == to && export.is_from_memory();
-        if self.blocks.bytes_of(index).place.export().is_some_and(is_same) {
+        if self.blocks.bytes_of(index).residency.export().is_some_and(is_same) {
             return Ok(());
         }
         self.may_change_tier(index)?;
-        let BlockResidency { owner, backing, place, rests } = self.blocks.bytes_of(index);
+        let BlockResidency { owner, backing, residency, rests } = self.blocks.bytes_of(index);
         let at = owner.at;
         let length = rests.length().ok_or("an operation on the block is in progress")?;
         let floor = backing.floor();
-        let current = place.copy().is_some_and(|disk| disk.is_current(backing, &rests));
-        if (length <= floor || current) && place.room() == MemoryRoom::Cache {
+        let current = residency.copy().is_some_and(|disk| disk.is_current(backing, &rests));
+        if (length <= floor || current) && residency.room() == MemoryRoom::Cache {
             // Nothing was written since the block was read back: its memory is freed as it is.
-            if let Some(disk) = place.copy_mut() {
+            if let Some(disk) = residency.copy_mut() {
                 disk.stays(backing, length);
             }
             self.leave_memory(index);
@@ -118,21 +118,21 @@ impl TierWork<'_> {
             return Err("the block is empty");
         }
         // A copy that is written anew from its first byte does not replace one that a flush still reads.
-        let slot = match place.copy() {
+        let slot = match residency.copy() {
             Some(disk) if floor > 0 || !disk.is_read() => disk.slot,
             _ => {
-                let slot = self.tiers.take_place(to).ok_or("the disk has no free slot")?;
-                if let Some(old) = self.blocks.bytes_of(index).place.take_copy() {
-                    self.tiers.leave_copy(old, self.config.block_size);
+                let slot = self.tiers.take_slot(to).ok_or("the disk has no free slot")?;
+                if let Some(old) = self.blocks.bytes_of(index).residency.take_copy() {
+                    self.tiers.free_copy(old, self.config.block_size);
                 }
                 slot
             }
         };
         let number = self.tiers.number();
-        let BlockResidency { backing, place, .. } = self.blocks.bytes_of(index);
+        let BlockResidency { backing, residency, .. } = self.blocks.bytes_of(index);
         let end = length.next_multiple_of(PAGE);
-        let mut new_copy = place.copy().is_none().then(|| OnDisk::empty(to, slot));
-        let copy = new_copy.as_mut().or(place.copy_mut()).expect("made above");
+        let mut new_copy = residency.copy().is_none().then(|| OnDisk::empty(to, slot));
+        let copy = new_copy.as_mut().or(residency.copy_mut()).expect("made above");
         copy.begin(floor, end, number);
         // The rest of the last page is written with it.
         backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
@@ -143,7 +143,7 @@ impl TierWork<'_> {
             starts.map(|at| (at, backing.pin(at..(at + TIER_PIECE).min(end)))).collect();
         let in_flight = pieces.len();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Memory, floor..length);
-        place.begin_export(TierExport { asked: length, in_flight, ..export }, new_copy);
+        residency.begin_export(TierExport { asked: length, in_flight, ..export }, new_copy);
         self.overlaps.begun_at(self.blocks, index, NewUse::Tier);
         for (from, bytes) in pieces {
             self.write_piece(at, (to, slot), number, from, bytes);
@@ -156,7 +156,7 @@ impl TierWork<'_> {
 
     /// Whether an export of the block to a tier may begin; otherwise the reason.
     fn may_change_tier(&mut self, index: usize) -> Result<(), &'static str> {
-        let is_exported = self.blocks.bytes_of(index).place.export().is_some();
+        let is_exported = self.blocks.bytes_of(index).residency.export().is_some();
         let refusal = match self.blocks.get(index) {
             Some(slot) => self.overlaps.refusal(slot, NewUse::Tier),
             None if is_exported => PresentUse::Tier.refuses(NewUse::Tier),
@@ -167,7 +167,7 @@ impl TierWork<'_> {
 
     /// Begins to write a block of a lower tier that has memory back to that tier.
     pub(in crate::shard) fn write_back(&mut self, index: usize) -> Result<(), &'static str> {
-        let tier = self.blocks.bytes_of(index).place.tier();
+        let tier = self.blocks.bytes_of(index).residency.tier();
         self.demote(index, tier)
     }
 
@@ -179,36 +179,38 @@ impl TierWork<'_> {
     ) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let is_same = |export: &TierExport| export.to == to && !export.is_from_memory();
-        if self.blocks.bytes_of(index).place.export().is_some_and(is_same) {
+        if self.blocks.bytes_of(index).residency.export().is_some_and(is_same) {
             return Ok(());
         }
-        let BlockResidency { place, rests, .. } = self.blocks.bytes_of(index);
-        if to < place.tier() {
-            let text =
-                format!("a block in {} can move only to memory or to a lower tier", place.tier());
+        let BlockResidency { residency, rests, .. } = self.blocks.bytes_of(index);
+        if to < residency.tier() {
+            let text = format!(
+                "a block in {} can move only to memory or to a lower tier",
+                residency.tier()
+            );
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
-        if place.room() != MemoryRoom::None {
+        if residency.room() != MemoryRoom::None {
             return refuse("a part of the block is in memory");
         }
         let (Rest::Final(length) | Rest::Pieces(length)) = rests else {
             return refuse("the block may still be written");
         };
-        if length == 0 || place.copy().is_none() {
+        if length == 0 || residency.copy().is_none() {
             return refuse("the block is empty");
         }
         if let Err(why) = self.may_change_tier(index) {
             return refuse(why);
         }
-        let Some(slot) = self.tiers.take_place(to) else {
+        let Some(slot) = self.tiers.take_slot(to) else {
             return refuse("the object store has no free slot");
         };
         let number = self.tiers.number();
-        let BlockResidency { owner, place, .. } = self.blocks.bytes_of(index);
+        let BlockResidency { owner, residency, .. } = self.blocks.bytes_of(index);
         let at = owner.at;
-        let length = place.copy().expect("looked at above").length();
+        let length = residency.copy().expect("looked at above").length();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Copy, 0..length);
-        place.begin_export(export, None);
+        residency.begin_export(export, None);
         self.overlaps.begun_at(self.blocks, index, NewUse::Tier);
         self.read_pieces(index, at);
         Ok(())
@@ -218,8 +220,8 @@ impl TierWork<'_> {
     fn read_pieces(&mut self, index: usize, at: BlockAt) {
         let size = self.config.block_size as u64;
         loop {
-            let BlockResidency { place, .. } = self.blocks.bytes_of(index);
-            let (Some(export), Some(disk)) = (place.export(), place.copy()) else { return };
+            let BlockResidency { residency, .. } = self.blocks.bytes_of(index);
+            let (Some(export), Some(disk)) = (residency.export(), residency.copy()) else { return };
             let (from, number) = (export.asked, export.number);
             if export.failed || from >= export.range.end || export.in_flight >= SINK_PIECES {
                 return;
@@ -238,12 +240,12 @@ impl TierWork<'_> {
                 }
                 return;
             };
-            let BlockResidency { place, .. } = self.blocks.bytes_of(index);
-            let export = place.export_mut().expect("looked at above");
+            let BlockResidency { residency, .. } = self.blocks.bytes_of(index);
+            let export = residency.export_mut().expect("looked at above");
             export.asked += length;
             export.in_flight += 1;
             let offset = u64::from(slot) * size + from as u64;
-            let what = IoWhat::Raise { at: offset, into, length, sums };
+            let what = IoWhat::ReadBlock { at: offset, into, length, sums };
             self.tiers.ask(tier, slot, Doing::ExportRead { at, export: number, from }, what);
         }
     }
@@ -273,8 +275,8 @@ impl TierWork<'_> {
     /// The export with this number, if it has not ended.
     fn tier_export(&mut self, at: BlockAt, number: u64) -> Option<(usize, &mut TierExport)> {
         let index = self.blocks.index(at.block)?;
-        let BlockResidency { owner, place, .. } = self.blocks.bytes_at(index)?;
-        let export = place.export_mut();
+        let BlockResidency { owner, residency, .. } = self.blocks.bytes_at(index)?;
+        let export = residency.export_mut();
         let export = export.filter(|export| owner.at == at && export.number == number)?;
         Some((index, export))
     }
@@ -289,11 +291,11 @@ impl TierWork<'_> {
         done: IoDone,
     ) {
         let Some((index, export)) = self.tier_export(at, number) else { return };
-        let place = (export.to, export.slot);
+        let target = (export.to, export.slot);
         match done {
             IoDone::Read(mut read) => {
                 let bytes = read.pin(0..read.len());
-                self.write_piece(at, place, number, from, bytes);
+                self.write_piece(at, target, number, from, bytes);
             }
             // The next reader may find the same, and then the block is lost.
             _ => {
@@ -316,7 +318,7 @@ impl TierWork<'_> {
         match done {
             // The checksums of an export from a disk are those of the copy that was read.
             IoDone::Written(sums) if export.is_from_memory() => {
-                let disk = self.blocks.bytes_of(index).place.copy_mut();
+                let disk = self.blocks.bytes_of(index).residency.copy_mut();
                 disk.expect("it is being written").wrote(from / TIER_CHUNK, &sums);
             }
             IoDone::Written(_) => {}
@@ -331,7 +333,7 @@ impl TierWork<'_> {
     /// A piece was written, or cannot be.
     fn piece_ended(&mut self, now: Time, index: usize, at: BlockAt) {
         let export =
-            self.blocks.bytes_of(index).place.export_mut().expect("the caller has found it");
+            self.blocks.bytes_of(index).residency.export_mut().expect("the caller has found it");
         export.in_flight -= 1;
         if export.has_ended() {
             self.tier_export_ended(now, index);
@@ -342,24 +344,24 @@ impl TierWork<'_> {
 
     /// The block is in its new tier, or stays where it is.
     fn tier_export_ended(&mut self, now: Time, index: usize) {
-        let Some(export) = self.blocks.bytes_of(index).place.export().cloned() else { return };
+        let Some(export) = self.blocks.bytes_of(index).residency.export().cloned() else { return };
         match (export.from, export.failed || export.is_cancelled) {
             (CopiedFrom::Memory, false) => self.demoted(now, index, &export),
             (CopiedFrom::Memory, true) => self.stays_in_memory(now, index, &export),
             (CopiedFrom::Copy, false) => self.demoted_from_disk(index, &export),
             (CopiedFrom::Copy, true) => {
-                let BlockResidency { owner, place, .. } = self.blocks.bytes_of(index);
-                let (structure, at, tier) = (owner.structure, owner.at, place.tier());
-                let _ = place.export_failed();
-                self.tiers.leave(export.to, export.slot, self.config.block_size);
+                let BlockResidency { owner, residency, .. } = self.blocks.bytes_of(index);
+                let (structure, at, tier) = (owner.structure, owner.at, residency.tier());
+                let _ = residency.export_failed();
+                self.tiers.release(export.to, export.slot, self.config.block_size);
                 self.out.effects.push(Effect::TierChanged { structure, at, tier });
             }
         }
     }
 
     fn demoted(&mut self, now: Time, index: usize, export: &TierExport) {
-        let BlockResidency { place, .. } = self.blocks.bytes_of(index);
-        let disk = place.copy_mut().expect("INV-41: the copy of a demoted block was written");
+        let BlockResidency { residency, .. } = self.blocks.bytes_of(index);
+        let disk = residency.copy_mut().expect("INV-41: the copy of a demoted block was written");
         disk.complete(export.range.end.next_multiple_of(PAGE));
         self.tiers.counts.written += export.range.len() as u64;
         self.leave_memory(index);
@@ -368,41 +370,41 @@ impl TierWork<'_> {
 
     /// The block stays in memory. Its copy holds only the bytes that are not in memory.
     fn stays_in_memory(&mut self, now: Time, index: usize, export: &TierExport) {
-        let BlockResidency { owner, backing, place, .. } = self.blocks.bytes_of(index);
+        let BlockResidency { owner, backing, residency, .. } = self.blocks.bytes_of(index);
         let (structure, at) = (owner.structure, owner.at);
-        if let Some(disk) = place.copy_mut() {
+        if let Some(disk) = residency.copy_mut() {
             disk.keep(backing.floor());
         }
-        let framed = place.room() == MemoryRoom::Frame;
-        let mut left = place.export_failed();
+        let framed = residency.room() == MemoryRoom::Frame;
+        let mut left = residency.export_failed();
         if backing.floor() == 0 {
-            left = left.or_else(|| place.take_copy());
+            left = left.or_else(|| residency.take_copy());
         }
         if framed {
             let tier = TierIx::MEMORY;
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
         }
         if let Some(left) = left {
-            self.tiers.leave_copy(left, self.config.block_size);
+            self.tiers.free_copy(left, self.config.block_size);
         }
         let slot = self.blocks.get_mut(index).filter(|_| export.failed);
-        if let Some(stay) = slot.and_then(|slot| slot.place.stay_mut()) {
+        if let Some(stay) = slot.and_then(|slot| slot.residency.stay_mut()) {
             *stay = Stay::failed(now);
         }
         self.give_places(now);
     }
 
-    /// The copy of the block is in a store now, and its place on the disk is free when no flush reads it.
+    /// The copy of the block is in a store now, and its slot on the disk is free when no flush reads it.
     fn demoted_from_disk(&mut self, index: usize, export: &TierExport) {
         let number = self.tiers.number();
-        let BlockResidency { owner, place, .. } = self.blocks.bytes_of(index);
+        let BlockResidency { owner, residency, .. } = self.blocks.bytes_of(index);
         let (structure, at) = (owner.structure, owner.at);
-        let copy = place.copy().expect("the block was read from its disk");
+        let copy = residency.copy().expect("the block was read from its disk");
         let copy = copy.copied_to(export.to, export.slot, number);
-        let left = place.copied_further(copy).expect("the block was read from its disk");
+        let left = residency.copied_further(copy).expect("the block was read from its disk");
         self.tiers.counts.written += export.range.len() as u64;
         self.retained_was_demoted(index);
-        self.tiers.leave_copy(left, self.config.block_size);
+        self.tiers.free_copy(left, self.config.block_size);
         if Bug::ArrivalUnreported.active() {
             return;
         }

@@ -5,7 +5,7 @@ use super::*;
 /// Reads the whole file. Returns whether the shard requested a promotion.
 fn requests_promotion(world: &mut World) -> bool {
     world.read(0, 0, SIZE as u32);
-    let wish = world.shard.out().take_effects().iter().any(|e| matches!(e, Effect::Raise { .. }));
+    let wish = world.shard.out().take_effects().iter().any(|e| matches!(e, Effect::Promote { .. }));
     world.drain();
     wish
 }

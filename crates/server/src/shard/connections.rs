@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Identifies one peer connection of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum LineKey {
+pub enum PeerKey {
     /// For a move, from the source block.
     Move(MoveKey),
     /// To a shard that has extents.
@@ -23,10 +23,10 @@ pub enum LineKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Post {
     /// Open a connection to the shard of this block. Later requests for the key are sent over it, in order,
-    /// and each is answered in order: see `LineEvent`.
+    /// and each is answered in order: see `PeerEvent`.
     Dial {
         /// The connection.
-        key: LineKey,
+        key: PeerKey,
         /// The server at its other end.
         address: SocketAddr,
         /// The block in the requests.
@@ -35,7 +35,7 @@ pub enum Post {
     /// A request.
     Send {
         /// The connection.
-        key: LineKey,
+        key: PeerKey,
         /// The operation.
         op: Op,
         /// Its arguments.
@@ -44,7 +44,7 @@ pub enum Post {
         payload: PostPayload,
     },
     /// Close the connection, which is no longer needed.
-    HangUp(LineKey),
+    HangUp(PeerKey),
 }
 
 /// The payload of a `Post`.
@@ -68,7 +68,7 @@ impl PostPayload {
 
 /// The outcome of a `Post`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LineEvent {
+pub enum PeerEvent {
     /// The next request of the connection was answered.
     Answered(Status),
     /// The connection could not be opened, or broke.
@@ -79,17 +79,17 @@ pub enum LineEvent {
 
 impl Shard {
     /// Handles an event of a peer connection.
-    pub fn line_event(&mut self, now: Time, key: LineKey, event: LineEvent) {
+    pub fn peer_event(&mut self, now: Time, key: PeerKey, event: PeerEvent) {
         match key {
-            LineKey::Move(key) => self.on_exports(now, |work| match event {
-                LineEvent::Answered(status) => work.move_answered(key, status),
-                LineEvent::Lost | LineEvent::Refused(_) => work.move_lost(key),
+            PeerKey::Move(key) => self.on_exports(now, |work| match event {
+                PeerEvent::Answered(status) => work.move_answered(key, status),
+                PeerEvent::Lost | PeerEvent::Refused(_) => work.move_lost(key),
             }),
-            LineKey::Extents(server, shard) => self.on_extents(now, |work| match event {
-                LineEvent::Answered(status) => work.place_answered((server, shard), status),
+            PeerKey::Extents(server, shard) => self.on_extents(now, |work| match event {
+                PeerEvent::Answered(status) => work.peer_answered((server, shard), status),
                 // The server has no such shard.
-                LineEvent::Refused(Status::InvalidArgument) => work.place_void((server, shard)),
-                LineEvent::Lost | LineEvent::Refused(_) => work.place_lost((server, shard)),
+                PeerEvent::Refused(Status::InvalidArgument) => work.peer_void((server, shard)),
+                PeerEvent::Lost | PeerEvent::Refused(_) => work.peer_lost((server, shard)),
             }),
         }
     }
