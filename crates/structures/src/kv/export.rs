@@ -7,6 +7,7 @@
 //! it. Every step before that can be undone.
 
 use super::KvBlock;
+use super::patches::Unsent;
 use super::table::{RESERVE_FRACTION, Relief, Table};
 use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 use crate::{Answer, Payload};
@@ -343,8 +344,7 @@ impl KvBlock {
     /// The changes of a region since it was sent.
     fn patch(&mut self, block: &Backing, start: u64, end: u64, id: u32) -> Parcel {
         let region = &mut self.table.regions[id as usize];
-        let patches =
-            std::mem::take(region.patches.as_mut().expect("a region without values has patches"));
+        let patches = region.unsent.take_patches();
         let contents = region.contents();
         let mut runs = Vec::with_capacity(2 * patches.bytes());
         for run in patches.runs(contents.len()) {
@@ -358,7 +358,7 @@ impl KvBlock {
     /// Ends an export, and everything is as before.
     fn forget_export(&mut self, block: &mut Backing) {
         for (.., id) in self.in_range().collect::<Vec<_>>() {
-            self.table.regions[id as usize].patches = None;
+            self.table.regions[id as usize].unsent.forget_patches();
         }
         self.export = None;
         self.table.sent = None;
@@ -490,7 +490,7 @@ impl Movable for KvBlock {
         self.export = Some(Export { start, end, phase: Phase::Copying, cursor: start });
         let moving: Vec<u32> = self.in_range().map(|(.., id)| id).collect();
         for id in moving {
-            self.table.regions[id as usize].changed = true;
+            self.table.regions[id as usize].unsent = Unsent::all();
         }
         Ok(())
     }
@@ -517,7 +517,7 @@ impl Movable for KvBlock {
         export.cursor = end.wrapping_add(1);
         let region = &self.table.regions[id as usize];
         let small = region.unsent() <= region.contents().len() / 2;
-        if !region.changed && region.large == 0 && small {
+        if !region.unsent.is_all() && region.large == 0 && small {
             return Prepared::Parcel(self.patch(block, start, end, id));
         }
         let values = match region.large {
@@ -532,9 +532,8 @@ impl Movable for KvBlock {
             return Prepared::Partly;
         }
         let region = &mut self.table.regions[id as usize];
-        region.changed = false;
         // The other block has numbers of its own for values: a region that refers to values is sent whole.
-        region.patches = values.is_empty().then(Box::default);
+        region.unsent.sent(values.is_empty() && region.count > 0);
         if region.count > 0 && values.is_empty() {
             let bytes = std::iter::repeat_n(0, region.contents().len()).collect();
             let region = Begin::Region { start, end, id, bytes };
@@ -544,9 +543,6 @@ impl Movable for KvBlock {
             0 => Arc::new([]),
             _ => block.slice(region.contents()).into(),
         };
-        if bytes.is_empty() {
-            region.patches = None;
-        }
         let (values, checksum) = (values.len() as u32, checksum(&bytes));
         Prepared::Parcel(Parcel::Region { start, end, values, checksum, bytes })
     }
@@ -670,7 +666,7 @@ impl KvBlock {
         let whole = match &mut begun.what {
             Begin::Region { id, bytes, .. } => {
                 let region = &self.table.regions[*id as usize];
-                if region.changed || region.patches.is_none() {
+                if !region.unsent.is_patched() {
                     return Prepared::Partly; // The region has a new layout: the part begins again.
                 }
                 let to = bytes.len().min(from.saturating_add(most));

@@ -19,6 +19,7 @@ mod cut;
 mod export;
 mod fills;
 mod import;
+mod index;
 mod large;
 mod pack;
 mod patches;

@@ -6,14 +6,11 @@
 //! log      entries, each: key length u16, flags u8, 0 u8, value length u32, key,
 //!          value (or the id of a large one, u32), padding to 8
 //! ```
-//! Offsets count from the start of the region, so that moving one is copying its bytes. The index is probed
-//! linearly from `low * slots / 2^32`. Any number of slots is possible, so that a packed region has no unused
-//! slots. A word determines its own home slot: so a deletion leaves no tombstones, and an index of another
-//! size is built from this one, in order, without reading the log. The other half of a hash is not stored: a
-//! caller that needs it has the key. An entry that was deleted or replaced stays in the log, flagged dead,
-//! until the region is rebuilt.
+//! Offsets count from the start of the region, so that moving one is copying its bytes. `index.rs` has the
+//! index. An entry that was deleted or replaced stays in the log, flagged dead, until the region is rebuilt.
 
-use super::patches::Patches;
+use super::index::{Index, slots_for};
+use super::patches::Unsent;
 use crate::Bytes;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::TIER_CHUNK;
@@ -30,9 +27,6 @@ pub(super) const LARGE_REF: usize = 4;
 
 /// Bytes of an entry that are prefetched before it is read: all of a small one.
 const PREFETCH: usize = 96;
-/// Words of the index that are inspected to find the entry to prefetch. Two keys in five are not in their
-/// home slot, but nearly all are within this many words of it, which are in two or three cache lines.
-const PREFETCH_SLOTS: usize = 12;
 
 /// A region of up to this many bytes is read from a lower tier as a whole.
 const WHOLE_MAX: usize = 32 * 1024;
@@ -45,11 +39,6 @@ const STAGED: u8 = 4;
 /// The value is a list of extents in blocks of their own (`large.rs`).
 const EXTENTS: u8 = 8;
 const FLAGS_AT: usize = 2;
-
-/// Slots of an index that holds `entries` at a load of at most 7/8.
-pub(super) fn slots_for(entries: usize) -> usize {
-    entries + entries / 7 + 1
-}
 
 /// Bytes of an entry in the log.
 pub(super) fn entry_size(key_len: usize, stored_len: usize) -> usize {
@@ -142,7 +131,7 @@ pub(super) struct Region {
     pub at: usize,
     /// Bytes of its extent.
     pub size: usize,
-    slots: usize,
+    index: Index,
     /// Live entries.
     pub count: usize,
     /// End of the log, from the start of the region.
@@ -153,13 +142,11 @@ pub(super) struct Region {
     pub large: usize,
     /// Operations on its keys, weighted by age.
     pub load: Cell<u32>,
-    /// Whether more bytes than `patches` records have changed since this was last set to false.
-    pub changed: bool,
+    /// The bytes that a copy of the region in another block lacks.
+    pub unsent: Unsent,
     /// Whether the region is being received with the layout of its source: it is then moved unchanged instead
     /// of rebuilt, so that later changes at the source can be patched in.
     pub fixed: bool,
-    /// The changed bytes, while another block holds a copy of the region.
-    pub patches: Option<Box<Patches>>,
 }
 
 impl Region {
@@ -176,11 +163,7 @@ impl Region {
 
     /// Bytes to send so that a copy in another block is up to date.
     pub fn unsent(&self) -> usize {
-        match &self.patches {
-            Some(patches) if !self.changed => patches.bytes().min(self.contents().len()),
-            _ if self.changed => self.contents().len().max(1),
-            _ => 0,
-        }
+        self.unsent.bytes(self.contents().len())
     }
 
     /// The bytes with its whole content: a move of the region moves these.
@@ -206,18 +189,12 @@ impl Region {
     /// Whether an entry can be appended without a change of the layout.
     #[inline]
     pub fn fits(&self, entry: usize, new: bool) -> bool {
-        self.size - self.end >= entry && !(new && self.index_full())
-    }
-
-    /// Whether another key needs a larger index.
-    #[inline]
-    pub fn index_full(&self) -> bool {
-        slots_for(self.count + 1) > self.slots
+        self.size - self.end >= entry && !(new && self.index.is_full(self.count))
     }
 
     /// Whether an entry would fit if only the log had more room.
     pub fn extends(&self, entry: usize, new: bool, size: usize) -> bool {
-        self.size > 0 && size - self.end >= entry && !(new && self.index_full())
+        self.size > 0 && size - self.end >= entry && !(new && self.index.is_full(self.count))
     }
 
     /// The slot and offset in the block of the entry for which `same` holds, among those with this half of a
@@ -232,22 +209,11 @@ impl Region {
         if self.count == 0 {
             return None;
         }
-        let index = block.slice(self.index());
-        let mut slot = home(low, self.slots);
-        loop {
-            let word = word(index, slot);
-            if word == 0 {
-                return None;
-            }
-            if (word >> 32) as u32 == low {
-                let at = self.at + offset(word);
-                let head = Head::read(block.slice(at..at + ENTRY));
-                if same(&head, at) {
-                    return Some((slot, at, head));
-                }
-            }
-            slot = next(slot, self.slots);
-        }
+        self.index.probe(block.slice(self.words()), low).find_map(|(slot, offset)| {
+            let at = self.at + offset;
+            let head = Head::read(block.slice(at..at + ENTRY));
+            same(&head, at).then_some((slot, at, head))
+        })
     }
 
     /// Whether all bytes are present that `find` may read for a key of so many bytes. Of a small region these
@@ -265,66 +231,48 @@ impl Region {
         if all.len() <= WHOLE_MAX {
             return block.wants(&all);
         }
-        if !block.wants(&self.index()) {
+        if !block.wants(&self.words()) {
             return false;
         }
-        let index = block.slice(self.index());
-        let (mut slot, mut there) = (home(low, self.slots), true);
-        loop {
-            let word = word(index, slot);
-            if word == 0 {
-                return there;
-            }
-            if low_of(word) == low {
-                let at = self.at + offset(word);
-                there &= block.wants(&(at..(at + ENTRY + key_len + LARGE_REF).min(all.end)));
-            }
-            slot = next(slot, self.slots);
+        let mut there = true;
+        for (_, offset) in self.index.probe(block.slice(self.words()), low) {
+            let at = self.at + offset;
+            there &= block.wants(&(at..(at + ENTRY + key_len + LARGE_REF).min(all.end)));
         }
+        there
     }
 
     /// Estimate of the bytes that a lookup reads from a lower tier.
     pub fn lookup_bytes(&self) -> usize {
         let all = self.contents().len();
-        if all <= WHOLE_MAX { all } else { self.index().len() + TIER_CHUNK }
+        if all <= WHOLE_MAX { all } else { self.index.len() + TIER_CHUNK }
     }
 
     /// Prefetches the words of the index with which `find` begins.
     #[inline]
     pub fn prefetch_index(&self, block: &impl Bytes, low: u32) {
         if self.count > 0 {
-            let word = self.at + HEADER + 8 * home(low, self.slots);
-            block.prefetch(word..word + 8 * PREFETCH_SLOTS);
+            let near = self.index.near_home(low);
+            block.prefetch(self.at + HEADER + near.start..self.at + HEADER + near.end);
         }
     }
 
     /// Prefetches the first entry with this half of a hash, if it is near its home slot.
     #[inline]
     pub fn prefetch_entry(&self, block: &impl Bytes, low: u32) {
-        if let Some(at) = self.near_home(block, low) {
+        if let Some(at) = self.entry_near_home(block, low) {
             block.prefetch(at..at + PREFETCH);
         }
     }
 
     /// The offset of the first entry with this half of a hash, if `prefetch_index` has prefetched its word.
     #[inline]
-    pub fn near_home(&self, block: &impl Bytes, low: u32) -> Option<usize> {
+    pub fn entry_near_home(&self, block: &impl Bytes, low: u32) -> Option<usize> {
         if self.count == 0 {
             return None;
         }
-        let index = block.slice(self.index());
-        let mut slot = home(low, self.slots);
-        for _ in 0..PREFETCH_SLOTS {
-            let word = word(index, slot);
-            if word == 0 {
-                return None;
-            }
-            if (word >> 32) as u32 == low {
-                return Some(self.at + offset(word));
-            }
-            slot = next(slot, self.slots);
-        }
-        None
+        let offset = self.index.look_near_home(block.slice(self.words()), low)?;
+        Some(self.at + offset)
     }
 
     /// Appends an entry to the log. The caller fills in the index and the counts.
@@ -344,21 +292,14 @@ impl Region {
     /// Notes changed bytes, by their offset in the block.
     #[inline]
     pub fn touch(&mut self, at: usize, length: usize) {
-        match &mut self.patches {
-            Some(patches) => patches.add(at - self.at..at - self.at + length),
-            None => self.changed = true,
-        }
-    }
-
-    fn touch_slot(&mut self, slot: usize) {
-        self.touch(self.at + HEADER + 8 * slot, 8);
+        self.unsent.add(at - self.at..at - self.at + length);
     }
 
     /// Counts an appended entry as new and adds it to the index.
     pub fn link(&mut self, block: &mut Backing, low: u32, at: usize, head: &Head) {
         let offset = at - self.at;
-        let slot = insert(block.slice_mut(self.index()), self.slots, low, offset);
-        self.touch_slot(slot);
+        let slot = self.index.insert(block.slice_mut(self.words()), low, offset);
+        self.unsent.add(slot_bytes(slot));
         self.count += 1;
         self.live += head.size();
         self.large += head.beside();
@@ -375,9 +316,8 @@ impl Region {
         at: usize,
     ) {
         let new = Head::read(block.slice(at..at + ENTRY));
-        let (offset, index) = (at - self.at, block.slice_mut(self.index()));
-        set_word(index, slot, make_word(low_of(word(index, slot)), offset));
-        self.touch_slot(slot);
+        self.index.replace(block.slice_mut(self.words()), slot, at - self.at);
+        self.unsent.add(slot_bytes(slot));
         self.kill(block, old_at);
         self.live = self.live - old.size() + new.size();
         self.large = self.large - old.beside() + new.beside();
@@ -387,9 +327,8 @@ impl Region {
     /// Removes the entry at `slot`.
     pub fn unlink(&mut self, block: &mut Backing, slot: usize, at: usize, head: &Head) {
         self.kill(block, at);
-        let slots = self.slots;
-        let index = block.slice_mut(self.index());
-        remove(index, slots, slot, |slot| self.touch_slot(slot));
+        let words = block.slice_mut(self.words());
+        self.index.remove(words, slot, |slot| self.unsent.add(slot_bytes(slot)));
         self.count -= 1;
         self.live -= head.size();
         self.large -= head.beside();
@@ -421,8 +360,8 @@ impl Region {
     /// `to` may overlap the old place, which must then be free of pins; everything else in `to` is
     /// overwritten.
     pub fn relay(&mut self, block: &mut Backing, to: Range<usize>, entry: usize, new: bool) {
-        let slots = fitting_slots(to.len(), self.count + new as usize, self.live + entry);
-        self.relay_with(block, to, slots);
+        let index = Index::fitting(to.len(), self.count + new as usize, self.live + entry);
+        self.relay_with(block, to, index);
     }
 
     /// As `relay`, into as little room as it needs or, without dead entries, unchanged.
@@ -431,20 +370,19 @@ impl Region {
             block.copy_within(self.at..self.at + self.end, to.start);
             (self.at, self.size) = (to.start, to.len());
         } else {
-            let slots = fitting_slots(to.len(), self.count, self.live);
-            self.relay_with(block, to, slots);
+            self.relay_with(block, to.clone(), Index::fitting(to.len(), self.count, self.live));
         }
     }
 
-    fn relay_with(&mut self, block: &mut Backing, to: Range<usize>, slots: usize) {
+    fn relay_with(&mut self, block: &mut Backing, to: Range<usize>, index: Index) {
         assert!(!self.fixed, "INV-19: what is being sent here keeps its layout");
         let from = self.at + self.log_start()..self.at + self.end;
-        let log = to.start + HEADER + 8 * slots;
+        let log = to.start + HEADER + index.len();
         let mut words = None;
         let end = if self.live == 0 {
             log
         } else if self.dead() == 0 {
-            words = Some(self.words(block));
+            words = Some(self.index.used(block.slice(self.words())));
             block.copy_within(from.clone(), log);
             log + from.len()
         } else if log <= from.start || to.start >= self.extent().end || to.end <= self.at {
@@ -457,12 +395,12 @@ impl Region {
         };
         assert!(end <= to.end, "a region of {} bytes does not fit {to:?}", end - to.start);
         assert_eq!(end - log, self.live, "the log has the counted bytes");
-        (self.changed, self.patches) = (true, None);
-        let moved = (HEADER + 8 * slots).wrapping_sub(self.log_start());
+        self.unsent = Unsent::all();
+        let moved = (log - to.start).wrapping_sub(self.log_start());
         (self.at, self.size) = (to.start, to.len());
-        (self.slots, self.end) = (slots, end - to.start);
+        (self.index, self.end) = (index, end - to.start);
         match words {
-            Some(words) => self.resize_index(block, &words, moved),
+            Some(words) => self.index.refill(block.slice_mut(self.words()), &words, moved),
             None => self.build_index(block),
         }
         self.write_header(block);
@@ -508,17 +446,16 @@ impl Region {
     ) -> Region {
         let (all, log) = (self.count, self.log());
         let Above { count, live, .. } = *above;
-        let slots = fitting_slots(keeps, self.count - count, self.live - live);
         // The region has fewer entries than before, so that its log begins no later than before, and no write
         // reaches bytes that are still to be read.
-        let slots = slots.min(self.slots);
-        let mut left = Region { at: self.at, size: keeps, slots, ..self.clone() };
-        let slots = fitting_slots(to.len(), count, live);
-        let mut right = Region { at: to.start, size: to.len(), slots, ..Region::whole() };
+        let index = Index::fitting(keeps, self.count - count, self.live - live).min(self.index);
+        let mut left = Region { at: self.at, size: keeps, index, ..self.clone() };
+        let index = Index::fitting(to.len(), count, live);
+        let mut right = Region { at: to.start, size: to.len(), index, ..Region::default() };
         for part in [&mut left, &mut right] {
             (part.count, part.live, part.large) = (0, 0, 0);
-            (part.end, part.changed, part.patches) = (part.log_start(), true, None);
-            block.slice_mut(part.index()).fill(0);
+            (part.end, part.unsent) = (part.log_start(), Unsent::all());
+            block.slice_mut(part.words()).fill(0);
         }
         let mut at = log.start;
         while at < log.end {
@@ -546,7 +483,7 @@ impl Region {
         if self.at + to != at {
             block.copy_within(at..at + size, self.at + to);
         }
-        insert(block.slice_mut(self.index()), self.slots, low, to);
+        self.index.insert(block.slice_mut(self.words()), low, to);
         self.end += size;
         self.count += 1;
         self.live += size;
@@ -564,11 +501,6 @@ impl Region {
     /// The range of its log in the block.
     pub fn log(&self) -> Range<usize> {
         self.at + self.log_start()..self.at + self.end
-    }
-
-    /// A region with no bytes present.
-    fn whole() -> Region {
-        Region { changed: true, ..Region::default() }
     }
 
     fn kill(&mut self, block: &mut Backing, at: usize) {
@@ -591,8 +523,9 @@ impl Region {
             Some(u32::from_le_bytes(bytes.try_into().expect("four bytes")) as usize)
         };
         let (slots, count, live) = (field(1)?, field(2)?, field(4)?);
-        let whole = Region { fixed: true, ..Region::whole() };
-        let region = Region { at, size, slots, count, end, live, ..whole };
+        let (index, unsent) = (Index::of(slots), Unsent::all());
+        let whole = Region { fixed: true, unsent, ..Region::default() };
+        let region = Region { at, size, index, count, end, live, ..whole };
         let log = HEADER.checked_add(slots.checked_mul(8)?)?;
         let sound = bytes.get(..HEADER)? == region.header()
             && log <= end
@@ -603,44 +536,27 @@ impl Region {
     }
 
     fn log_start(&self) -> usize {
-        if self.size == 0 { 0 } else { HEADER + 8 * self.slots }
+        if self.size == 0 { 0 } else { HEADER + self.index.len() }
     }
 
     fn dead(&self) -> usize {
         self.end - self.log_start() - self.live
     }
 
-    fn index(&self) -> Range<usize> {
-        self.at + HEADER..self.at + HEADER + 8 * self.slots
-    }
-
-    /// The used words of the index, in order of their slots.
-    fn words(&self, block: &Backing) -> Vec<u64> {
-        let words = block.slice(self.index()).chunks_exact(8);
-        let words = words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
-        words.filter(|word| *word != 0).collect()
-    }
-
-    /// Builds the index from the words of an index of another size, whose entries have all moved by this
-    /// distance (a negative number as its complement). Both have the words in about the same order, so that
-    /// this is a walk along the two.
-    fn resize_index(&self, block: &mut Backing, words: &[u64], moved: usize) {
-        let index = block.slice_mut(self.index());
-        index.fill(0);
-        for word in words {
-            insert(index, self.slots, low_of(*word), offset(*word).wrapping_add(moved));
-        }
+    /// The words of the index.
+    fn words(&self) -> Range<usize> {
+        self.at + HEADER..self.at + HEADER + self.index.len()
     }
 
     fn build_index(&self, block: &mut Backing) {
         let bytes = block.slice_mut(self.at + HEADER..self.at + self.end);
-        let (index, log) = bytes.split_at_mut(8 * self.slots);
-        index.fill(0);
+        let (words, log) = bytes.split_at_mut(self.index.len());
+        words.fill(0);
         let mut at = 0;
         while at < log.len() {
             let head = Head::read(&log[at..]);
             let low = key_hash(&log[at + ENTRY..at + ENTRY + head.key_len]) as u32;
-            insert(index, self.slots, low, self.log_start() + at);
+            self.index.insert(words, low, self.log_start() + at);
             at += head.size();
         }
     }
@@ -653,8 +569,13 @@ impl Region {
 
     fn header(&self) -> [u8; HEADER] {
         let mut header = [0; HEADER];
-        let fields =
-            [MAGIC, self.slots as u32, self.count as u32, self.end as u32, self.live as u32];
+        let fields = [
+            MAGIC,
+            self.index.slots() as u32,
+            self.count as u32,
+            self.end as u32,
+            self.live as u32,
+        ];
         for (bytes, field) in header.chunks_exact_mut(4).zip(fields) {
             bytes.copy_from_slice(&field.to_le_bytes());
         }
@@ -668,7 +589,7 @@ impl Region {
             return;
         }
         assert_eq!(block.slice(self.at..self.at + HEADER), self.header(), "header in the block");
-        assert!(slots_for(self.count) <= self.slots && self.end <= self.size);
+        assert!(slots_for(self.count) <= self.index.slots() && self.end <= self.size);
         let (mut count, mut live, mut large) = (0, 0, 0);
         let mut end = self.at + self.log_start();
         for (at, head) in self.walk(block) {
@@ -684,8 +605,8 @@ impl Region {
         }
         assert_eq!((count, live, end), (self.count, self.live, self.at + self.end));
         assert_eq!(large, self.large, "values beside the region");
-        let words = block.slice(self.index()).chunks_exact(8).filter(|w| w.iter().any(|b| *b != 0));
-        assert_eq!(words.count(), self.count, "words in the index");
+        let words = self.index.used(block.slice(self.words()));
+        assert_eq!(words.len(), self.count, "words in the index");
     }
 }
 
@@ -732,9 +653,10 @@ impl Laid {
 
     fn lay(self, block: &mut Backing, to: Range<usize>) -> Region {
         let (count, live, large) = (self.count, self.log.len(), self.large);
-        let slots = fitting_slots(to.len(), count, live);
-        let (at, size, end) = (to.start, to.len(), HEADER + 8 * slots + live);
-        let mut region = Region { at, size, slots, count, end, live, large, ..Region::whole() };
+        let (index, unsent) = (Index::fitting(to.len(), count, live), Unsent::all());
+        let (at, size, end) = (to.start, to.len(), HEADER + index.len() + live);
+        let mut region =
+            Region { at, size, index, count, end, live, large, unsent, ..Region::default() };
         let log = at + region.log_start();
         block.slice_mut(log..log + live).copy_from_slice(&self.log);
         region.build_index(block);
@@ -746,16 +668,6 @@ impl Laid {
 /// Bytes of a region without spare room.
 pub(super) fn packed_len(count: usize, live: usize) -> usize {
     HEADER + 8 * slots_for(count) + live
-}
-
-/// Slots for a region of `size` bytes, so that index and log fill up together if more entries of this size
-/// are added.
-fn fitting_slots(size: usize, count: usize, live: usize) -> usize {
-    let spare = size.checked_sub(packed_len(count, live)).expect("a region fits its extent");
-    let mean = live.checked_div(count).unwrap_or(64);
-    // An entry costs 8 * 8/7 bytes of index; 16 cover the rounding of the slots.
-    let more = spare.saturating_sub(16) / (mean + 10);
-    slots_for(count + more)
 }
 
 fn copy_live(block: &mut Backing, from: Range<usize>, to: usize) -> usize {
@@ -786,68 +698,7 @@ fn all_of<B: Bytes>(_: &B) -> bool {
     B::ALL
 }
 
-#[inline]
-fn home(low: u32, slots: usize) -> usize {
-    ((low as u64 * slots as u64) >> 32) as usize
-}
-
-#[inline]
-fn next(slot: usize, slots: usize) -> usize {
-    if slot + 1 == slots { 0 } else { slot + 1 }
-}
-
-#[inline]
-fn word(index: &[u8], slot: usize) -> u64 {
-    u64::from_le_bytes(index[8 * slot..8 * slot + 8].try_into().expect("eight bytes"))
-}
-
-fn set_word(index: &mut [u8], slot: usize, word: u64) {
-    index[8 * slot..8 * slot + 8].copy_from_slice(&word.to_le_bytes());
-}
-
-#[inline]
-fn make_word(low: u32, offset: usize) -> u64 {
-    (low as u64) << 32 | (offset as u64 / 8 + 1)
-}
-
-/// The half of the hash that a word contains.
-#[inline]
-fn low_of(word: u64) -> u32 {
-    (word >> 32) as u32
-}
-
-#[inline]
-fn offset(word: u64) -> usize {
-    (word as u32 as usize - 1) * 8
-}
-
-/// Inserts a word into the index; returns its slot.
-fn insert(index: &mut [u8], slots: usize, low: u32, offset: usize) -> usize {
-    let mut slot = home(low, slots);
-    while word(index, slot) != 0 {
-        slot = next(slot, slots);
-    }
-    set_word(index, slot, make_word(low, offset));
-    slot
-}
-
-/// Empties a slot and moves later words of its run into the gap, so that all are still reachable from their
-/// home slots.
-fn remove(index: &mut [u8], slots: usize, slot: usize, mut touched: impl FnMut(usize)) {
-    let distance = |from: usize, to: usize| if to >= from { to - from } else { to + slots - from };
-    let (mut gap, mut at) = (slot, slot);
-    loop {
-        at = next(at, slots);
-        let w = word(index, at);
-        if w == 0 {
-            break;
-        }
-        if distance(home(low_of(w), slots), at) >= distance(gap, at) {
-            set_word(index, gap, w);
-            touched(gap);
-            gap = at;
-        }
-    }
-    set_word(index, gap, 0);
-    touched(gap);
+/// The word of a slot, by its offset in the region.
+fn slot_bytes(slot: usize) -> Range<usize> {
+    HEADER + 8 * slot..HEADER + 8 * slot + 8
 }

@@ -9,6 +9,7 @@
 
 use super::arena::{ExtentSizes, Owner, round_up};
 use super::pack::Squeeze;
+use super::patches::Unsent;
 use super::region::{Above, HEADER, Region, packed_len};
 use super::table::{EXTENT_COST, RESERVE_FRACTION, Relief, Table, WORD_COST};
 use crate::Answer;
@@ -185,7 +186,7 @@ impl Table {
         let id = self.order[place];
         let new = self.new_region();
         if self.regions[id as usize].size == 0 {
-            self.regions[new as usize].changed = true;
+            self.regions[new as usize].unsent = Unsent::all();
         } else {
             let Some(right) = self.divide_region(block, id, hash, new) else {
                 self.spare_regions.push(new);

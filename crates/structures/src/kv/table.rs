@@ -638,7 +638,7 @@ mod tests {
             let hit = table.find(&block, hash, key.as_bytes()).expect("the entry was stored");
             let region = &table.regions[hit.region as usize];
             // Another key may have the same half of a hash.
-            found += usize::from(region.near_home(&block, hash as u32) == Some(hit.at));
+            found += usize::from(region.entry_near_home(&block, hash as u32) == Some(hit.at));
         }
         assert!(found * 10 > KEYS * 9, "{found} of {KEYS}");
     }
