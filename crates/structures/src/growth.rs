@@ -1,10 +1,11 @@
 //! How a structure continues in another block: when a block requests its successor, and its answers until
 //! the successor is granted.
 
-use crate::{Answer, Payload, busy};
+use crate::migration::broken;
+use crate::{Answer, Event, Payload, busy};
 use honeycomb_block::Backing;
 use honeycomb_types::{Marks, Time};
-use honeycomb_wire::Status;
+use honeycomb_wire::{Field, Reader, Status};
 
 /// Retry delay while the controller cannot be reached, or accepts no changes, in microseconds.
 const RETRY_CONTROLLER_US: u64 = 20_000;
@@ -216,6 +217,116 @@ impl SuccessorRequest {
                 Err(answer)
             }
         }
+    }
+}
+
+/// How a block was sealed.
+pub(crate) enum Seal {
+    /// Full: the structure continues in the block that these arguments of `Moved` name.
+    Continues(Vec<u8>),
+    /// The structure itself was sealed.
+    Final,
+}
+
+const OPEN: u8 = 0;
+const CONTINUES: u8 = 1;
+const FINAL: u8 = 2;
+
+/// The end of a block of a structure that grows: its seal, and the request for its successor.
+pub(crate) struct Tail {
+    request: SuccessorRequest,
+    seal: Option<Seal>,
+}
+
+/// The state of another block's tail, as it was sent.
+pub(crate) struct TailImage {
+    may_have: bool,
+    seal: Option<Seal>,
+}
+
+impl Tail {
+    pub fn new(block_size: usize, marks: Marks) -> Tail {
+        let mut request = SuccessorRequest::new(block_size);
+        request.set_marks(marks);
+        Tail { request, seal: None }
+    }
+
+    #[inline]
+    pub fn seal(&self) -> Option<&Seal> {
+        self.seal.as_ref()
+    }
+
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.seal.is_none()
+    }
+
+    /// The successor of a full block.
+    #[inline]
+    pub fn successor(&self) -> Option<&[u8]> {
+        match &self.seal {
+            Some(Seal::Continues(successor)) => Some(successor),
+            _ => None,
+        }
+    }
+
+    /// Seals the block.
+    pub fn close(&mut self, seal: Seal) {
+        self.seal = Some(seal);
+    }
+
+    /// The report of the seal, with the length of the block's content; none of an open block.
+    pub fn report(&self, length: u64, bytes: u64) -> Option<Event> {
+        let successor = match self.seal.as_ref()? {
+            Seal::Continues(successor) => Some(successor.clone()),
+            Seal::Final => None,
+        };
+        Some(Event::Sealed { length, bytes, successor })
+    }
+
+    /// The request for a successor.
+    pub fn request(&mut self) -> &mut SuccessorRequest {
+        &mut self.request
+    }
+
+    /// Whether to request a successor now, with this many used bytes.
+    pub fn wants_successor(&mut self, used: usize) -> bool {
+        self.seal.is_none() && self.request.wanted(used)
+    }
+
+    /// Appends the state that a block at another server needs.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        self.request.may_have().put(out);
+        match &self.seal {
+            None => OPEN.put(out),
+            Some(Seal::Final) => FINAL.put(out),
+            Some(Seal::Continues(successor)) => {
+                CONTINUES.put(out);
+                successor.put(out);
+            }
+        }
+    }
+
+    /// Adopts the state of another block.
+    pub fn restore(&mut self, image: TailImage) {
+        self.seal = image.seal;
+        if image.may_have {
+            self.request.ask_again();
+        }
+    }
+}
+
+impl TailImage {
+    /// Reads what `Tail::put` has written.
+    pub fn get(from: &mut Reader<'_>) -> Result<TailImage, Answer> {
+        let may_have = bool::get(from)?;
+        let seal = match u8::get(from)? {
+            OPEN => None,
+            FINAL => Some(Seal::Final),
+            CONTINUES => Some(Seal::Continues(Vec::get(from)?)),
+            _ => return Err(broken("the block has an unknown kind of seal")),
+        };
+        Ok(TailImage { may_have, seal })
     }
 }
 

@@ -14,8 +14,8 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
-mod carry;
 mod content;
+mod events;
 mod extent;
 mod file;
 mod growth;
@@ -23,6 +23,7 @@ mod journaled;
 mod kind;
 mod kv;
 mod lanes;
+mod migration;
 mod moves;
 mod ops;
 mod pieces;

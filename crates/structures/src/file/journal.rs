@@ -5,19 +5,26 @@
 //! number of whole appends from the first on. The seal of the block is stored as well before any caller
 //! learns of it: a caller that is redirected to a successor finds everything before it in the object store.
 
-use super::{FileBlock, FileSeal, RETRY_FILLS_US};
-use crate::busy;
-use crate::{Answer, Ends, Event, Journaled, Outcome, Ticket, ToStore};
+use crate::pieces::Pieces;
+use crate::{Ends, Ticket, ToStore};
 use honeycomb_types::limits::JOURNAL_RECORD_MAX;
 
+/// Retry delay of a block without a journal, while other appends must end first, in microseconds.
+const RETRY_FILLS_US: u64 = 200;
 /// Retry delay while the object store has not answered, in microseconds; doubled with each failure.
 const RETRY_STORED_US: u64 = 5_000;
 /// Most doublings.
 const DOUBLINGS: u32 = 7;
 
-/// The stored bytes, and the bytes being stored.
+/// The journal of a block, if its bytes become visible only when they are stored.
 #[derive(Default)]
 pub(super) struct FileJournal {
+    progress: Option<Progress>,
+}
+
+/// The stored bytes, and the bytes being stored.
+#[derive(Default)]
+struct Progress {
     /// Bytes of the block that are stored.
     stored: usize,
     /// End of the bytes being stored.
@@ -28,78 +35,85 @@ pub(super) struct FileJournal {
     failures: u32,
 }
 
-impl FileBlock {
+/// The part of a block that was stored.
+pub(super) enum Stored {
+    Bytes,
+    /// Its seal, and the operation that waited for it.
+    Seal(Ends, Option<Ticket>),
+}
+
+impl FileJournal {
+    /// From now on every change waits until it is stored.
+    pub fn begin(&mut self) {
+        self.progress = Some(Progress::default());
+    }
+
+    #[inline]
+    pub fn is_kept(&self) -> bool {
+        self.progress.is_some()
+    }
+
     /// Whether a seal waits to be stored.
-    pub(super) fn is_ending(&self) -> bool {
-        self.journal.as_ref().is_some_and(|journal| journal.ends.is_some())
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.ends.is_some())
     }
 
     /// The retry delay of a request that waits for others to end.
-    pub(super) fn retry_us(&self) -> u64 {
-        match &self.journal {
+    pub fn retry_us(&self) -> u64 {
+        match &self.progress {
             None => RETRY_FILLS_US,
-            Some(journal) => RETRY_STORED_US << journal.failures.min(DOUBLINGS),
+            Some(progress) => RETRY_STORED_US << progress.failures.min(DOUBLINGS),
         }
     }
 
-    /// Whether the first piece is stored and may be committed.
-    pub(super) fn may_advance(&self) -> bool {
-        let Some(journal) = &self.journal else { return true };
-        self.pieces.first_end().is_some_and(|end| end <= journal.stored)
+    /// Whether the first piece, which ends here, is stored and may be committed.
+    #[inline]
+    pub fn covers(&self, first_end: Option<usize>) -> bool {
+        let Some(progress) = &self.progress else { return true };
+        first_end.is_some_and(|end| end <= progress.stored)
     }
 
-    pub(super) fn continue_when_stored(&mut self, successor: Vec<u8>) -> Answer {
-        let delay = self.retry_us();
-        let journal = self.journal.as_mut().expect("the caller has found the journal");
-        journal.ends = Some((Ends::Continues(successor), None));
-        busy(delay)
+    /// Stores the seal of the block after its bytes; `ticket` is the operation that waits for it.
+    pub fn seal(&mut self, ends: Ends, ticket: Option<Ticket>) {
+        self.progress().ends = Some((ends, ticket));
     }
 
-    pub(super) fn seal_when_stored(&mut self, ticket: Ticket) -> Outcome {
-        let journal = self.journal.as_mut().expect("the caller has found the journal");
-        journal.ends = Some((Ends::Final, Some(ticket)));
-        Outcome::Parked
-    }
-}
-
-impl Journaled for FileBlock {
-    fn hold_back(&mut self) {
-        self.journal = Some(FileJournal::default());
-    }
-
-    fn to_store(&mut self) -> Option<ToStore> {
-        let journal = self.journal.as_mut()?;
-        assert!(journal.under_way.is_none(), "one record of a block is stored at a time");
-        let range = self.pieces.complete_run(JOURNAL_RECORD_MAX);
-        let ends = match &journal.ends {
-            Some((ends, _)) if self.pieces.is_settled() => Some(ends.clone()),
+    /// The next bytes to store: a record of the journal.
+    pub fn next_record<T>(&mut self, pieces: &Pieces<T>) -> Option<ToStore> {
+        let progress = self.progress.as_mut()?;
+        assert!(progress.under_way.is_none(), "one record of a block is stored at a time");
+        let range = pieces.complete_run(JOURNAL_RECORD_MAX);
+        let ends = match &progress.ends {
+            Some((ends, _)) if pieces.is_settled() => Some(ends.clone()),
             _ if range.is_empty() => return None,
             _ => None,
         };
-        journal.under_way = Some(range.end);
+        progress.under_way = Some(range.end);
         Some(ToStore { range, ends })
     }
 
-    fn stored(&mut self) {
-        let journal = self.journal.as_mut().expect("a journal that stores has a record under way");
-        let end = journal.under_way.take().expect("a journal that stores has a record under way");
-        journal.failures = 0;
-        if end > journal.stored {
-            journal.stored = end;
-            return self.advance();
+    /// The bytes of the record are stored.
+    pub fn stored(&mut self) -> Stored {
+        let progress = self.progress();
+        let end = progress.under_way.take().expect("a journal that stores has a record under way");
+        progress.failures = 0;
+        if end > progress.stored {
+            progress.stored = end;
+            return Stored::Bytes;
         }
-        let (ends, ticket) = journal.ends.take().expect("nothing else has no bytes");
-        self.close(match ends {
-            Ends::Final => FileSeal::Final,
-            Ends::Continues(successor) => FileSeal::Continues(successor),
-        });
-        let answer = Answer::ok(self.length());
-        self.events.extend(ticket.map(|ticket| Event::Answered(ticket, answer)));
+        let (ends, ticket) = progress.ends.take().expect("nothing else has no bytes");
+        Stored::Seal(ends, ticket)
     }
 
-    fn not_stored(&mut self) {
-        if let Some(journal) = &mut self.journal {
-            journal.failures += 1;
+    /// Storing the bytes failed and is repeated.
+    pub fn failed(&mut self) {
+        if let Some(progress) = &mut self.progress {
+            progress.failures += 1;
         }
+    }
+
+    fn progress(&mut self) -> &mut Progress {
+        self.progress.as_mut().expect("a block that stores its bytes keeps a journal")
     }
 }

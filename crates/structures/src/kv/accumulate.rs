@@ -233,7 +233,7 @@ impl KvBlock {
             self.table.free_large(block, id);
             return Err(refusal);
         }
-        self.changed(|| Change::Put { key: key.into() });
+        self.events.changed(|| Change::Put { key: key.into() });
         Ok(Answer::ok(length as u64))
     }
 }

@@ -347,7 +347,7 @@ impl KvBlock {
             BatchOp::Delete { .. } => {
                 let hit = old.ok_or_else(|| bare(Status::KeyNotFound))?;
                 self.table.remove(block, &hit);
-                self.changed(|| Change::Delete { key: key.into() });
+                self.events.changed(|| Change::Delete { key: key.into() });
                 return Ok(Answer::ok(0));
             }
             BatchOp::Accumulate { function, operand, .. } => {
@@ -535,7 +535,7 @@ impl KvBlock {
         for (write, place) in writes.iter().zip(placed) {
             let Write { key, hash, value, .. } = write;
             if value.is_some() {
-                self.changed(|| Change::Put { key: (*key).into() });
+                self.events.changed(|| Change::Put { key: (*key).into() });
             }
             match place {
                 WriteState::Beside => self.table.publish(block, *hash, key),
@@ -548,7 +548,7 @@ impl KvBlock {
                 WriteState::Gone => {
                     if let Some(old) = self.table.find(block, *hash, key) {
                         self.table.remove(block, &old);
-                        self.changed(|| Change::Delete { key: (*key).into() });
+                        self.events.changed(|| Change::Delete { key: (*key).into() });
                     }
                 }
             }

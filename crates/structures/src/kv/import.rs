@@ -369,7 +369,7 @@ impl KvBlock {
             table.order.splice(..0, order);
             self.start = import.start;
         }
-        self.unreported.get_or_insert(0);
+        self.events.count_unreported();
         self.departed.retain(|gone| !gone.meets(import.start, import.end));
         self.calm = self.is_calm();
     }

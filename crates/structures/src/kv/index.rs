@@ -2,7 +2,8 @@
 //!
 //! Any number of slots is possible, so that a packed region has no unused slots. A word determines its own
 //! home slot: so a deletion leaves no tombstones, and an index of another size is built from this one, in
-//! order, without reading the log. The other half of a hash is not stored: a caller that needs it has the key.
+//! order, without reading the log. The other half of a hash is not stored: a caller that needs it has the
+//! key.
 
 use super::region::packed_len;
 use std::ops::Range;

@@ -236,7 +236,7 @@ impl KvBlock {
         self.write(block, hash, key, old, Incoming::Extents(&stored))?;
         // Subscribers get no notice of a value that was only moved to other servers.
         if !matches!(when, StoredWhen::Still(_)) {
-            self.changed(|| Change::Put { key: key.into() });
+            self.events.changed(|| Change::Put { key: key.into() });
         }
         Ok(Answer::ok(there))
     }

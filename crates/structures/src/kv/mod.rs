@@ -31,6 +31,7 @@ mod snapshot;
 mod table;
 mod taking;
 
+use crate::events::Events;
 use crate::moves::Movable;
 use crate::{
     Adopts, Answer, Bytes, Changes, Content, Event, Operation, Ops, Outcome, Payload, Streaming,
@@ -50,7 +51,6 @@ use import::Import;
 use large::Adopting;
 pub use scan::PAGE_MAX;
 use shrink::Shrink;
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use table::{Hit, Table, Value};
@@ -68,12 +68,8 @@ pub struct KvBlock {
     start: u64,
     end: u64,
     inline_max: usize,
-    watched: bool,
-    /// Changes that are not reported yet; only while the block is watched.
-    changes: VecDeque<Change>,
-    /// The number of changes since the block adopted a range of another one, while this one was not watched:
-    /// subscribers of the other block arrive late.
-    unreported: Option<u64>,
+    /// The changes.
+    events: Events,
     marks: Marks,
     /// Whether every hash of the range can be used because no part of it is being moved.
     calm: bool,
@@ -112,9 +108,7 @@ impl KvBlock {
             start: start_hash,
             end: end_hash,
             inline_max: inline_max(block_size as u64) as usize,
-            watched: false,
-            changes: VecDeque::new(),
-            unreported: None,
+            events: Events::default(),
             marks,
             calm: true,
             export: None,
@@ -263,7 +257,7 @@ impl KvBlock {
         }
         let old = if return_old { self.copy_of(block, &hit) } else { Payload::None };
         self.table.remove(block, &hit);
-        self.changed(|| Change::Delete { key: key.into() });
+        self.events.changed(|| Change::Delete { key: key.into() });
         Ok(Answer::ok(0).with(old))
     }
 
@@ -382,16 +376,6 @@ impl KvBlock {
         Ok(Answer::ok(0))
     }
 
-    /// Notes a change for subscribers.
-    #[inline]
-    fn changed(&mut self, change: impl FnOnce() -> Change) {
-        if self.watched {
-            self.changes.push_back(change());
-        } else if let Some(unreported) = &mut self.unreported {
-            *unreported += 1;
-        }
-    }
-
     /// Stores a value under a key, in place of `old`.
     fn store(
         &mut self,
@@ -402,7 +386,7 @@ impl KvBlock {
         value: Incoming<'_>,
     ) -> Result<(), Answer> {
         self.write(block, hash, key, old, value)?;
-        self.changed(|| Change::Put { key: key.into() });
+        self.events.changed(|| Change::Put { key: key.into() });
         Ok(())
     }
 
@@ -458,7 +442,7 @@ impl Structure for KvBlock {
     }
 
     fn changes(&mut self) -> Option<&mut dyn Changes> {
-        Some(self)
+        Some(&mut self.events)
     }
 
     fn adopts(&mut self) -> Option<&mut dyn Adopts> {
@@ -528,7 +512,7 @@ impl Ops for KvBlock {
     }
 
     fn event(&mut self) -> Option<Event> {
-        self.changes.pop_front().map(Event::Changed).or_else(|| self.said_of_extents())
+        self.events.pop().or_else(|| self.said_of_extents())
     }
 
     fn bytes_used(&self) -> u64 {
@@ -587,16 +571,6 @@ impl Waits for KvBlock {
 
     fn deadline(&self) -> Option<Time> {
         self.shrink.due().into_iter().chain(self.adopting.due()).min()
-    }
-}
-
-impl Changes for KvBlock {
-    fn watch(&mut self, watched: bool) {
-        self.watched = watched;
-    }
-
-    fn unreported(&self) -> u64 {
-        self.unreported.unwrap_or(0)
     }
 }
 

@@ -27,7 +27,7 @@ impl KvBlock {
             return Err(Answer { value: 1, ..bare(Status::CompareFailed) });
         }
         self.table.remove(block, &hit);
-        self.changed(|| Change::Delete { key: key.into() });
+        self.events.changed(|| Change::Delete { key: key.into() });
         Ok(Answer::ok(0))
     }
 }

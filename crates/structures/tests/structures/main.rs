@@ -1,7 +1,6 @@
 //! The structures against plain reference models, and their rules one by one.
 #![allow(clippy::unwrap_used)] // all of it is test code, helpers included
 
-mod carry;
 mod extents;
 mod file_model;
 mod file_rules;
@@ -9,6 +8,7 @@ mod kv_model;
 mod kv_rules;
 mod lanes;
 mod many_rules;
+mod migration;
 mod moves;
 mod queue_model;
 mod queue_rules;

@@ -1,6 +1,6 @@
 //! Many ranges of a block in one answer.
 
-use super::{FileBlock, FileSeal};
+use super::FileSegment;
 use crate::moved;
 use crate::{Answer, Part, Payload};
 use honeycomb_block::Backing;
@@ -14,11 +14,11 @@ const ROOM_MIN: usize = 4096;
 /// Bytes of a range's length in the answer.
 const LENGTH: usize = 4;
 
-impl FileBlock {
+impl FileSegment {
     /// Answers the ranges in order, as many as fit; the client requests the rest again. Only the first may be
     /// cut because it does not fit. A range that begins where the file continues in another block ends the
     /// answer; as the first one it is answered `Moved`.
-    pub(super) fn read_many(&self, block: &Backing, args: &[u8]) -> Answer {
+    pub fn read_many(&self, block: &Backing, args: &[u8]) -> Answer {
         let ReadManyArgs { bytes, ranges } = match ReadManyArgs::decode(args) {
             Ok(many) => many,
             Err(e) => return e.into(),
@@ -34,7 +34,7 @@ impl FileBlock {
         let mut answered = 0;
         for (offset, length) in ranges {
             if offset >= committed
-                && let Some(FileSeal::Continues(successor)) = &self.seal
+                && let Some(successor) = self.tail.successor()
             {
                 if answered == 0 {
                     return moved(committed, successor);

@@ -25,7 +25,7 @@ fn queue(items: u64, importing: u64) -> Driver<QueueBlock> {
 }
 
 /// Sends everything that is ready, as the shards would.
-fn carry<S: Structure>(from: &mut Driver<S>, to: &mut Driver<S>) {
+fn migrate<S: Structure>(from: &mut Driver<S>, to: &mut Driver<S>) {
     loop {
         let mover = from.structure.movable().unwrap();
         let parcel = match mover.prepare(&mut from.block, 2000) {
@@ -86,7 +86,7 @@ fn an_open_file_goes_on_where_it_was() {
     assert_eq!(append(&mut b, 9, 10), Status::Busy, "it is not there yet");
     assert_eq!(read(&mut b, 0).status, Status::Busy);
     begin(&mut a);
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     assert_eq!(append(&mut a, 2, 7000), Status::Ok);
     let arriving = a.reserve(Op::FileAppend, b"", 100).unwrap();
     freeze(&mut a);
@@ -97,7 +97,7 @@ fn an_open_file_goes_on_where_it_was() {
     assert!(a.structure.movable().unwrap().stands_still());
     // Reads continue until the other block may own the range.
     assert_eq!(read(&mut a, 11_999).value, 12_100);
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     // The move takes too long once, and an append arrives in between.
     a.structure.movable().unwrap().thaw();
     all.extend([3; 100]);
@@ -105,7 +105,7 @@ fn an_open_file_goes_on_where_it_was() {
     assert_eq!((answer.status, answer.value), (Status::Ok, 12_100));
     all.extend([4; 50]);
     freeze(&mut a);
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     finish(&mut a, &mut b);
     assert_eq!(read(&mut a, 0).status, Status::WrongEpoch);
     assert_eq!(read(&mut b, 0).value, 12_150);
@@ -123,7 +123,7 @@ fn a_sealed_file_says_again_that_it_is() {
     assert_eq!(a.sealed(), Some((3, true)));
     begin(&mut a);
     freeze(&mut a);
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     finish(&mut a, &mut b);
     assert_eq!(b.sealed(), Some((3, true)));
     assert_eq!(b.run(Op::FileAppend, b"", b"more").status, Status::Sealed);
@@ -136,7 +136,7 @@ fn a_successor_that_may_have_been_granted_is_asked_for_at_once() {
     a.set_successor(Successor::Ready(b"the next".to_vec()));
     begin(&mut a);
     freeze(&mut a);
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     finish(&mut a, &mut b);
     assert!(b.structure.wants_successor());
     assert!(!b.structure.wants_successor(), "once");
@@ -168,13 +168,13 @@ fn a_queue_keeps_its_order_its_reservations_and_its_bound() {
     assert_eq!(taken(&a.run(Op::QueueGet, &get_args(1, 0), b"")), (0, b"0".to_vec()));
     assert_eq!(taken(&a.run(Op::QueueGet, &get_args(1, 500), b"")), (1, b"1".to_vec()));
     begin(&mut a);
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     assert_eq!(put(&mut a, b"4").status, Status::Ok);
     a.sleep(100);
     freeze(&mut a);
     assert_eq!(put(&mut a, b"x").status, Status::Busy);
     assert_eq!(a.run(Op::QueueGet, &get_args(1, 0), b"").status, Status::Busy);
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     finish(&mut a, &mut b);
     // A reserved item is out for the remaining time, and its holder can settle it here.
     let ack = AckArgs { action: AckAction::Extend, timeout_ms: 1000, items: vec![(1, 1)] }.encode();
@@ -199,7 +199,7 @@ fn who_waits_is_told_that_the_block_is_another() {
     freeze(&mut a);
     a.sleep(100);
     assert!(a.completed().is_none(), "its time does not run out after the records have gone");
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     // The move was too slow: waiting requests that timed out are answered now.
     a.structure.movable().unwrap().thaw();
     assert_eq!(a.structure.deadline(), Some(Time::ZERO));
@@ -210,7 +210,7 @@ fn who_waits_is_told_that_the_block_is_another() {
     let until = a.now + Duration::from_millis(50);
     let (getter, _) = a.submit_until(until, Op::QueueGet, &get_args(1, 0), b"");
     freeze(&mut a);
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     finish(&mut a, &mut b);
     assert!(
         matches!(a.completed(), Some((t, answer)) if t == getter && answer.status == Status::WrongEpoch)
@@ -231,7 +231,7 @@ fn a_queue_that_was_sealed_is_heard_of_again() {
     }
     begin(&mut a);
     freeze(&mut a);
-    carry(&mut a, &mut b);
+    migrate(&mut a, &mut b);
     finish(&mut a, &mut b);
     let events = b.events();
     let sealed =

@@ -1,0 +1,233 @@
+//! The items of a block, and the directory of their ends.
+
+use crate::pieces::{Piece, Pieces};
+use crate::{Bytes, Ticket};
+use honeycomb_block::Backing;
+use std::ops::Range;
+
+/// Bytes of an entry in the directory.
+pub(super) const PLACE: usize = 4;
+
+/// Items in the order in which they were put, numbered from 0 within the block. Their bytes grow from the
+/// start of the block, and the directory of their ends grows from the end of the block.
+pub(super) struct ItemLog {
+    size: usize,
+    /// The items' bytes; each payload in progress with the lengths of its items.
+    pieces: Pieces<Vec<u32>>,
+    /// Items that passed through the block before it last started again empty.
+    base: u64,
+    /// Items in the directory.
+    count: usize,
+    /// Directory entries promised to payloads in progress.
+    promised: usize,
+    put_bytes: u64,
+}
+
+/// The counters of a log, as another block has sent them.
+#[derive(Clone, Copy)]
+pub(super) struct ItemCounts {
+    pub committed: u64,
+    pub base: u64,
+    pub count: u64,
+    pub put_bytes: u64,
+}
+
+impl ItemLog {
+    pub fn new(size: usize) -> ItemLog {
+        ItemLog { size, pieces: Pieces::new(), base: 0, count: 0, promised: 0, put_bytes: 0 }
+    }
+
+    /// Items that were ever put into the block.
+    #[inline]
+    pub fn through(&self) -> u64 {
+        self.base + self.count as u64
+    }
+
+    /// Bytes of the items that were ever put into the block.
+    pub fn put_bytes(&self) -> u64 {
+        self.put_bytes
+    }
+
+    /// The number of an item since the block was opened.
+    pub fn number(&self, item: usize) -> u64 {
+        self.base + item as u64
+    }
+
+    /// The item with a number since the block was opened; `None` if it is gone.
+    pub fn item(&self, number: u64) -> Option<usize> {
+        number.checked_sub(self.base).map(|item| item as usize)
+    }
+
+    /// Items in the directory.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Items and bytes that were ever put, with those that are still arriving.
+    pub fn amount(&self) -> (u64, u64) {
+        let arriving = (self.pieces.tail() - self.pieces.committed()) as u64;
+        (self.through() + self.promised as u64, self.put_bytes + arriving)
+    }
+
+    /// The directory entries of some items.
+    pub fn places(&self, items: Range<usize>) -> Range<usize> {
+        self.size - PLACE * items.end..self.size - PLACE * items.start
+    }
+
+    #[inline]
+    pub fn end_of(&self, block: &impl Bytes, item: usize) -> usize {
+        let place = block.slice(self.places(item..item + 1));
+        u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
+    }
+
+    #[inline]
+    pub fn start_of(&self, block: &impl Bytes, item: usize) -> usize {
+        item.checked_sub(1).map_or(0, |before| self.end_of(block, before))
+    }
+
+    #[inline]
+    pub fn bytes_of(&self, block: &impl Bytes, items: &Range<usize>) -> Range<usize> {
+        if items.is_empty() {
+            return 0..0;
+        }
+        self.start_of(block, items.start)..self.end_of(block, items.end - 1)
+    }
+
+    /// Bytes used by items, the directory and promises.
+    pub fn used(&self) -> usize {
+        self.pieces.tail() + PLACE * (self.count + self.promised)
+    }
+
+    /// Bytes from the first on that hold its items: the directory of them grows from the end of the block.
+    pub fn extent(&self) -> usize {
+        if self.count == 0 { 0 } else { self.size }
+    }
+
+    /// Whether no payloads are arriving.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.pieces.is_settled()
+    }
+
+    /// Whether no more payloads are accepted for now.
+    pub fn is_full(&self) -> bool {
+        self.pieces.is_full()
+    }
+
+    /// Bytes of all items.
+    pub fn committed(&self) -> usize {
+        self.pieces.committed()
+    }
+
+    /// Bytes of the records beside the block.
+    pub fn bytes(&self) -> usize {
+        self.pieces.bytes()
+    }
+
+    /// Adds items, for which there is room; returns the number of the first. `None` if they wait for payloads
+    /// that are still arriving.
+    pub fn append(
+        &mut self,
+        block: &mut Backing,
+        ticket: Ticket,
+        lengths: &[u32],
+        payload: &[u8],
+    ) -> Option<u64> {
+        let start = self.pieces.tail();
+        let kept = if self.pieces.is_settled() { Vec::new() } else { lengths.to_vec() };
+        if self.pieces.append(block, ticket, payload, kept).is_some() {
+            self.promised += lengths.len();
+            return None;
+        }
+        Some(self.list(block, start, lengths))
+    }
+
+    /// Adds items with committed bytes to the directory; returns the number of the first.
+    fn list(&mut self, block: &mut Backing, start: usize, lengths: &[u32]) -> u64 {
+        let (first, promised) = (self.through(), self.pieces.committed());
+        assert!(start <= promised, "INV-22: items at {start} are listed before they are committed");
+        let mut end = start;
+        for length in lengths {
+            end += *length as usize;
+            let place = self.places(self.count..self.count + 1);
+            block.slice_mut(place).copy_from_slice(&(end as u32).to_le_bytes());
+            self.count += 1;
+        }
+        assert!(end <= promised, "INV-22: items end at {end}, and {promised} bytes are committed");
+        self.put_bytes += (end - start) as u64;
+        first
+    }
+
+    /// Makes room for items that will arrive piece by piece.
+    pub fn promise(&mut self, ticket: Ticket, length: usize, lengths: Vec<u32>) {
+        self.promised += lengths.len();
+        self.pieces.place(ticket, length, lengths);
+    }
+
+    /// The part of a promise that is still to be filled.
+    pub fn rest(&mut self, ticket: Ticket) -> Range<usize> {
+        self.pieces.rest(ticket)
+    }
+
+    pub fn filled(&mut self, ticket: Ticket, n: usize) {
+        self.pieces.filled(ticket, n);
+    }
+
+    /// A promised payload is complete: `advance` adds its items.
+    pub fn complete(&mut self, ticket: Ticket) {
+        self.pieces.complete(ticket);
+    }
+
+    /// A promised payload does not arrive.
+    pub fn abort(&mut self, block: &mut Backing, ticket: Ticket) {
+        let lengths = self.pieces.abort(block, ticket);
+        self.arrives(lengths.len());
+    }
+
+    /// Promised items arrive, or are given up.
+    fn arrives(&mut self, items: usize) {
+        let promised = self.promised;
+        assert!(promised >= items, "INV-22: {items} items arrive, and {promised} were promised");
+        self.promised -= items;
+    }
+
+    /// Adds the first payload to the directory if it is complete; returns the number of its first item.
+    pub fn advance(&mut self, block: &mut Backing) -> Option<(Piece<Vec<u32>>, u64)> {
+        let piece = self.pieces.advance()?;
+        self.arrives(piece.with.len());
+        let first = self.list(block, piece.start, &piece.with);
+        Some((piece, first))
+    }
+
+    /// Starts again empty. The caller has checked that no item is left, and that no reader needs the bytes.
+    pub fn begin_anew(&mut self) {
+        assert_eq!(self.promised, 0, "INV-22: a block begins anew while items arrive");
+        self.base += self.count as u64;
+        self.count = 0;
+        self.pieces.restart();
+    }
+
+    /// The counters, for a block at another server.
+    pub fn counts(&self) -> ItemCounts {
+        ItemCounts {
+            committed: self.pieces.committed() as u64,
+            base: self.base,
+            count: self.count as u64,
+            put_bytes: self.put_bytes,
+        }
+    }
+
+    /// Whether the counters of another block can be those of a block of this size.
+    pub fn fits(&self, counts: &ItemCounts) -> bool {
+        let size = self.size as u64;
+        counts.committed <= size && counts.count <= (size - counts.committed) / PLACE as u64
+    }
+
+    /// Adopts counters that fit; the bytes are in the block.
+    pub fn restore(&mut self, counts: &ItemCounts) {
+        self.pieces.restore(counts.committed as usize);
+        (self.base, self.count) = (counts.base, counts.count as usize);
+        self.put_bytes = counts.put_bytes;
+    }
+}
