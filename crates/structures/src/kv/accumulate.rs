@@ -223,14 +223,14 @@ impl KvBlock {
         let id = self.table.alloc_large(block, length, before)?;
         // Making room may have moved the entry that it replaces.
         let old = self.table.find(block, hash, key);
-        let place = self.table.large(id);
+        let place = self.table.heap.values.place(id);
         if let Some(hit) = &old {
             block.copy_within(self.value_of(block, hit), place.start);
         }
         block.slice_mut(place.start + before..place.end).copy_from_slice(more);
         let stored = self.table.store(block, hash, key, old, Value::Large(id));
         if let Err(refusal) = stored {
-            self.table.free_large(block, id);
+            self.table.heap.free_value(block, id);
             return Err(refusal);
         }
         self.events.changed(|| Change::Put { key: key.into() });

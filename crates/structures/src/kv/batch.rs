@@ -200,7 +200,7 @@ impl KvBlock {
             if let Some(region) = region
                 && B::ALL
             {
-                self.table.regions[*region as usize].prefetch_entry(block, *hash as u32);
+                self.table.heap.regions.get(*region).prefetch_entry(block, *hash as u32);
             }
         }
         ahead
@@ -572,10 +572,10 @@ impl KvBlock {
         }
         let replaces = old.map_or(0, |hit| hit.head.value_len);
         let id = self.table.alloc_large(block, value.len(), replaces)?;
-        block.slice_mut(self.table.large(id)).copy_from_slice(value);
+        block.slice_mut(self.table.heap.values.place(id)).copy_from_slice(value);
         let staged = self.table.stage(block, *hash, key, Value::Large(id), gives);
         if let Err(refusal) = staged {
-            self.table.free_large(block, id);
+            self.table.heap.free_value(block, id);
             return Err(refusal);
         }
         Ok(WriteState::Beside)

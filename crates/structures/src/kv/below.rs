@@ -5,6 +5,7 @@
 //! needs the whole block in memory, and does not use this module.
 
 use super::KvBlock;
+use super::region::Region;
 use super::table::Hit;
 use crate::{Answer, Bytes, Content, Fetched, LowerTierReads, Movable, Rest, Snapshot};
 use honeycomb_wire::{Op, key_hash};
@@ -31,10 +32,10 @@ impl Content for KvBlock {
     /// A block is busy while a part of it moves, arrives or is discarded.
     fn rests(&self) -> Rest {
         let arrives = !self.fills.is_empty() || self.adopting.waits();
-        if arrives || !self.can_leave() || !self.table.arena.is_swept() {
+        if arrives || !self.can_leave() || !self.table.heap.arena.is_swept() {
             return Rest::Busy;
         }
-        Rest::Whole(self.table.arena.end())
+        Rest::Whole(self.table.heap.arena.end())
     }
 
     fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {
@@ -42,9 +43,8 @@ impl Content for KvBlock {
     }
 
     fn demoted(&mut self) {
-        self.table.arena.forget_slack();
-        self.shrink = self.shrink.anew();
-        self.table.lacking = None;
+        self.table.heap.demoted();
+        self.table.overflow.set_lacking(None);
     }
 }
 
@@ -89,7 +89,7 @@ impl KvBlock {
             if self.admit_hashed(key, hash, false).is_err() {
                 continue;
             }
-            let region = &self.table.regions[self.table.region_of(hash) as usize];
+            let region = self.table.heap.regions.get(self.table.map.region_of(hash));
             let enough = match self.reach(bytes, hash, key) {
                 None => needs.and(false, region.lookup_bytes()),
                 Some(None) => needs.and(true, region.lookup_bytes()),
@@ -108,8 +108,7 @@ impl KvBlock {
     /// Whether the region from which a page begins was read. If not, the following regions are requested with
     /// it, as far as the page may hold them.
     pub(super) fn reach_page(&self, bytes: &impl Bytes, first: usize, most: usize) -> bool {
-        let places = self.table.order[first..].iter();
-        let mut contents = places.map(|id| self.table.regions[*id as usize].contents());
+        let mut contents = self.table.regions_from(first).map(Region::contents);
         if contents.clone().next().is_none_or(|first| bytes.has(&first)) {
             return true;
         }

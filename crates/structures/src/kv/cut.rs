@@ -34,7 +34,7 @@ impl KvBlock {
         }
         let halvings = (passed.as_millis() / HALVES_AFTER.as_millis()) as u64;
         self.asking.cooled = now;
-        for region in &self.table.regions {
+        for region in self.table.heap.regions.iter() {
             region.load.set(region.load.get() >> halvings.min(HALVINGS_MAX));
         }
     }
@@ -42,7 +42,7 @@ impl KvBlock {
     /// Where the block splits: the first hash of the upper half, at a boundary of slots. `None` if no
     /// boundary gives relief.
     pub(super) fn middle(&self, block: &Backing) -> Option<u64> {
-        let total = self.upto(self.table.order.len(), weight);
+        let total = self.upto(self.table.map.len(), weight);
         let place = self.place_where(total / 2, weight);
         let weighed = self.weigh_below(block, self.boundaries(block, place));
         let (off, hash) =
@@ -55,9 +55,9 @@ impl KvBlock {
     /// The keys that fill a block for which `middle` finds nothing: those of the slot with the median byte.
     /// One key stands for all.
     pub(super) fn hot_keys(&self, block: &Backing) -> Arc<str> {
-        let total = self.upto(self.table.order.len(), weight);
+        let total = self.upto(self.table.map.len(), weight);
         let place = self.place_where(total / 2, weight);
-        let region = &self.table.regions[self.table.order[place] as usize];
+        let region = self.table.region_at(place);
         let live = region.walk(block).filter(|(_, head)| !head.dead());
         let mut found: Vec<_> = live
             .map(|(at, head)| {
@@ -93,8 +93,8 @@ impl KvBlock {
     /// Where the load divides as evenly as the bytes allow, if the middle by bytes leaves one half much
     /// busier than the other.
     fn middle_of_load(&self, block: &Backing, total: u64, middle: u64) -> Option<u64> {
-        let all = self.upto(self.table.order.len(), load);
-        let below = self.upto(self.table.place_of(middle), load);
+        let all = self.upto(self.table.map.len(), load);
+        let below = self.upto(self.table.map.place_of(middle), load);
         let (more, less) = (below.max(all - below), below.min(all - below));
         if all < SEEN_LEAST || more <= MUCH_BUSIER * less {
             return None;
@@ -115,8 +115,8 @@ impl KvBlock {
 
     /// Estimate of the load before a hash with `weight_below` before it.
     fn load_below(&self, hash: u64, weight_below: u64) -> u64 {
-        let place = self.table.place_of(hash);
-        let region = &self.table.regions[self.table.order[place] as usize];
+        let place = self.table.map.place_of(hash);
+        let region = self.table.region_at(place);
         let within = weight_below.saturating_sub(self.upto(place, weight));
         self.upto(place, load) + load(region) * within / weight(region).max(within).max(1)
     }
@@ -124,26 +124,26 @@ impl KvBlock {
     /// The sum over the regions before a place.
     fn upto(&self, place: usize, of: impl Fn(&Region) -> u64) -> u64 {
         let table = &self.table;
-        table.order[..place].iter().map(|id| of(&table.regions[*id as usize])).sum()
+        table.regions_from(0).take(place).map(of).sum()
     }
 
     /// The place of the region at which the running sum exceeds this.
     fn place_where(&self, much: u64, of: impl Fn(&Region) -> u64) -> usize {
         let table = &self.table;
         let mut sum = 0;
-        let reaches = table.order.iter().position(|id| {
-            sum += of(&table.regions[*id as usize]);
+        let reaches = table.regions_from(0).position(|region| {
+            sum += of(region);
             sum > much
         });
-        reaches.unwrap_or(table.order.len() - 1)
+        reaches.unwrap_or(table.map.len() - 1)
     }
 
     /// The boundaries of slots that divide the entries of the region at a place: one between two neighbouring
     /// slots that have entries, halfway. Also those next to the region on both sides, because one slot may
     /// fill more than a region.
     fn boundaries(&self, block: &Backing, place: usize) -> Vec<u64> {
-        let (first, last) = (slot_of(self.table.starts[place]), slot_of(self.end_of(place)));
-        let region = &self.table.regions[self.table.order[place] as usize];
+        let (first, last) = (slot_of(self.table.map.start(place)), slot_of(self.end_of(place)));
+        let region = self.table.region_at(place);
         let live = region.walk(block).filter(|(_, head)| !head.dead());
         let mut used: Vec<u64> = live.map(|(at, head)| slot_of(head.hash(block, at))).collect();
         used.sort_unstable();
@@ -164,12 +164,11 @@ impl KvBlock {
         let table = &self.table;
         let mut weighed = Vec::with_capacity(hashes.len());
         let (mut place, mut before) = (0, 0);
-        for of_one in hashes.chunk_by(|a, b| table.place_of(*a) == table.place_of(*b)) {
-            let to = table.place_of(of_one[0]);
-            let regions = table.order[place..to].iter().map(|id| &table.regions[*id as usize]);
-            before += regions.map(weight).sum::<u64>();
+        for of_one in hashes.chunk_by(|a, b| table.map.place_of(*a) == table.map.place_of(*b)) {
+            let to = table.map.place_of(of_one[0]);
+            before += table.regions_from(place).take(to - place).map(weight).sum::<u64>();
             place = to;
-            let region = &table.regions[table.order[place] as usize];
+            let region = table.region_at(place);
             // The weight of each entry, by the first of the hashes that follows it.
             let mut below = vec![0; of_one.len() + 1];
             for (at, head) in region.walk(block).filter(|(_, head)| !head.dead()) {

@@ -7,15 +7,15 @@
 //! it. Every step before that can be undone.
 
 use super::KvBlock;
+use super::heap::RESERVE_FRACTION;
+use super::large_values::{Copies, values_of};
+use super::overflow::Relief;
 use super::patches::Unsent;
-use super::table::{RESERVE_FRACTION, Relief, Table};
 use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 use crate::{Answer, Payload};
-use hashbrown::HashSet;
 use honeycomb_block::{Backing, Pin};
 use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::{Checksum, Field, Op, Status, checksum};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,13 +69,14 @@ enum Phase {
 }
 
 /// A range that moves to another block.
-#[derive(Clone, Copy, Debug)]
 pub(super) struct Export {
     start: u64,
     end: u64,
     phase: Phase,
     /// Where the search for the next region to send continues.
     cursor: u64,
+    /// The part that is being prepared.
+    begun: Option<Begun>,
 }
 
 impl Departed {
@@ -91,20 +92,6 @@ pub(super) struct Departed {
     end: u64,
     /// Encoded arguments of `Moved`.
     moved: Box<[u8]>,
-}
-
-/// The values that the other block has received.
-#[derive(Default)]
-pub(super) struct Sent {
-    values: HashSet<u32>,
-    /// Their bytes.
-    bytes: usize,
-    /// Values that were sent and freed since, and whose end was not sent yet.
-    dropped: Vec<u32>,
-    /// The values to send next.
-    queue: VecDeque<u32>,
-    /// The part that is being prepared.
-    begun: Option<Begun>,
 }
 
 /// A part that is being prepared, a piece at a time.
@@ -135,17 +122,6 @@ impl Begun {
             Begin::Region { bytes, .. } => bytes.len(),
             Begin::Value { bytes, .. } => bytes.bytes().len(),
         }
-    }
-}
-
-impl Sent {
-    /// A value of this many bytes was freed.
-    pub fn freed(&mut self, id: u32, len: usize) {
-        if self.values.remove(&id) {
-            self.bytes -= len;
-            self.dropped.push(id);
-        }
-        self.queue.retain(|queued| *queued != id);
     }
 }
 
@@ -269,28 +245,29 @@ impl KvBlock {
     pub(super) fn sweep_departed(&mut self, block: &mut Backing) -> bool {
         for _ in 0..SWEEP_VALUES.min(self.table.leaving_values.len()) {
             let value = self.table.leaving_values.pop().expect("counted");
-            self.table.free_large(block, value);
+            self.table.heap.free_value(block, value);
         }
         if !self.table.leaving_values.is_empty() {
             return true;
         }
         for _ in 0..SWEEP_REGIONS {
             let Some(id) = self.table.leaving.pop() else { return false };
-            if self.table.regions[id as usize].large > 0 {
-                let values = self.table.larges_of(block, id);
+            let region = self.table.heap.regions.get(id);
+            if region.large > 0 {
+                let values = values_of(block, region);
                 self.table.leaving_values = values.into_iter().map(|(_, value)| value).collect();
             }
             if Bug::MoveDropsExtents.active() {
                 self.table.drop_extents_of(block, id);
             }
-            self.table.forget_region(block, id);
+            self.table.heap.forget_region(block, id);
         }
         true
     }
 
     fn wants_split(&mut self, block: &Backing, taken: usize) -> Option<Wish> {
         let asking = &mut self.asking;
-        let pressed = self.table.relief == Relief::Wanted;
+        let pressed = *self.table.overflow.relief() == Relief::Wanted;
         let grown = asking.merged_with.map_or(0, |with| with + self.size / HEAVIER);
         let grown = grown.min(self.marks.split_at(self.size));
         if !pressed && taken < splits_from(self.size, asking.rate, self.marks).max(grown) {
@@ -322,20 +299,23 @@ impl KvBlock {
 
     fn in_range(&self) -> impl Iterator<Item = (u64, u64, u32)> + '_ {
         let (start, end) = self.export.as_ref().map_or((1, 0), |export| (export.start, export.end));
-        let first = if start <= end { self.table.place_of(start) } else { self.table.order.len() };
-        (first..self.table.order.len())
-            .map(|place| (self.table.starts[place], self.end_of(place), self.table.order[place]))
+        let first =
+            if start <= end { self.table.map.place_of(start) } else { self.table.map.len() };
+        (first..self.table.map.len())
+            .map(|place| {
+                (self.table.map.start(place), self.end_of(place), self.table.map.region(place))
+            })
             .take_while(move |(from, ..)| *from <= end)
     }
 
     pub(super) fn end_of(&self, place: usize) -> u64 {
-        self.table.starts.get(place + 1).map_or(self.end, |next| next - 1)
+        self.table.map.end(place, self.end)
     }
 
     /// The region to send next: the first from the cursor on that has changed, then from the start.
     fn next_region(&self) -> Option<(u64, u64, u32)> {
         let cursor = self.export.as_ref()?.cursor;
-        let changed = |(.., id): &(u64, u64, u32)| self.table.regions[*id as usize].unsent() > 0;
+        let changed = |(.., id): &(u64, u64, u32)| self.table.heap.regions.get(*id).unsent() > 0;
         let mut all = self.in_range().filter(changed).peekable();
         let first = all.peek().copied();
         all.find(|(start, ..)| *start >= cursor).or(first)
@@ -343,7 +323,7 @@ impl KvBlock {
 
     /// The changes of a region since it was sent.
     fn patch(&mut self, block: &Backing, start: u64, end: u64, id: u32) -> Parcel {
-        let region = &mut self.table.regions[id as usize];
+        let region = self.table.heap.regions.get_mut(id);
         let patches = region.unsent.take_patches();
         let contents = region.contents();
         let mut runs = Vec::with_capacity(2 * patches.bytes());
@@ -358,19 +338,13 @@ impl KvBlock {
     /// Ends an export, and everything is as before.
     fn forget_export(&mut self, block: &mut Backing) {
         for (.., id) in self.in_range().collect::<Vec<_>>() {
-            self.table.regions[id as usize].unsent.forget_patches();
+            self.table.heap.regions.get_mut(id).unsent.forget_patches();
         }
         self.export = None;
-        self.table.sent = None;
+        self.table.heap.values.end_copies();
         self.calm = self.is_calm();
         // During an export, empty regions are kept.
-        let empty = |table: &Table| {
-            let one = table.order.iter().position(|id| table.regions[*id as usize].count == 0)?;
-            (table.order.len() > 1).then(|| table.starts[one])
-        };
-        while let Some(hash) = empty(&self.table) {
-            self.table.drop_region(block, hash);
-        }
+        self.table.drop_empty_regions(block);
     }
 
     pub(super) fn is_calm(&self) -> bool {
@@ -381,11 +355,11 @@ impl KvBlock {
 
 impl Movable for KvBlock {
     fn wish(&mut self, block: &Backing, now: Time) -> Option<Wish> {
-        let taken = self.table.taken();
+        let taken = self.table.heap.taken();
         self.asking.measure(now, taken);
         self.cool(now);
         if now >= self.asking.reason_until && !Bug::ReasonOutlivesNeed.active() {
-            self.table.lacking = None;
+            self.table.overflow.set_lacking(None);
         }
         let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
         if busy || now < self.asking.after || self.empty_handed {
@@ -393,7 +367,7 @@ impl Movable for KvBlock {
         }
         if !self.table.leaving.is_empty() || !self.table.leaving_values.is_empty() {
             // Departed data still counts, which is no reason to split the rest as well.
-            self.table.relief = Relief::Coming;
+            self.table.overflow.set_relief(Relief::Coming);
             self.asking.looked = now;
             return None;
         }
@@ -401,18 +375,20 @@ impl Movable for KvBlock {
         let split = self.wants_split(block, taken);
         if split.is_none() {
             // The block has room, or a split would give it none.
-            self.table.relief = match (&self.asking.hot, self.asking.indivisible) {
+            self.table.overflow.set_relief(match (&self.asking.hot, self.asking.indivisible) {
                 (Some(keys), Some(_)) => Relief::Indivisible(keys.clone()),
                 _ => Relief::Possible,
-            };
+            });
         }
         let Some(wish) = split.or_else(|| self.wants_merge(now, taken)) else {
             self.asking.looked = now;
             return None;
         };
         self.asking.asked = true;
-        if matches!(wish, Wish::Split { .. }) && !matches!(self.table.relief, Relief::Denied(..)) {
-            self.table.relief = Relief::Coming;
+        if matches!(wish, Wish::Split { .. })
+            && !matches!(self.table.overflow.relief(), Relief::Denied(..))
+        {
+            self.table.overflow.set_relief(Relief::Coming);
         }
         Some(wish)
     }
@@ -431,11 +407,11 @@ impl Movable for KvBlock {
         }
         let Asking { after, merge_after, looked, was_fuller, .. } = self.asking;
         let part = self.start > 0 || self.end < u64::MAX;
-        let taken = self.table.taken();
+        let taken = self.table.heap.taken();
         let light = taken <= self.marks.merge_at(self.size);
-        let forgotten = self.table.lacking.is_some() && !Bug::ReasonOutlivesNeed.active();
+        let forgotten = self.table.overflow.is_lacking() && !Bug::ReasonOutlivesNeed.active();
         let reason = forgotten.then_some(self.asking.reason_until);
-        let at = match self.table.relief {
+        let at = match self.table.overflow.relief() {
             Relief::None | Relief::Indivisible(_) | Relief::Possible
                 if part && was_fuller && light =>
             {
@@ -463,14 +439,15 @@ impl Movable for KvBlock {
                     Status::OutOfMemory => (Relief::Coming, Some(why)),
                     status => (Relief::Denied(status, why), None),
                 };
-                (self.table.relief, self.table.lacking) = (relief, lacking);
+                self.table.overflow.set_relief(relief);
+                self.table.overflow.set_lacking(lacking);
                 self.asking.reason_until = now + REASON_LASTS;
             }
             Wish::Merge => {
                 let rest = self.asking.merge_rest.max(MERGE_REST);
                 self.asking.merge_after = now + rest;
                 self.asking.merge_rest = (2 * rest).min(MERGE_REST_MAX);
-                self.asking.refused_with = self.table.taken();
+                self.asking.refused_with = self.table.heap.taken();
             }
             // The block itself did not request it.
             Wish::Relocate => {}
@@ -485,53 +462,51 @@ impl Movable for KvBlock {
         }
         self.table.divide_at(block, start)?;
         self.asking.begin_rest = Duration::ZERO;
-        self.table.lacking = None;
-        self.table.sent = Some(Box::default());
-        self.export = Some(Export { start, end, phase: Phase::Copying, cursor: start });
+        self.table.overflow.set_lacking(None);
+        self.table.heap.values.begin_copies();
+        self.export =
+            Some(Export { start, end, phase: Phase::Copying, cursor: start, begun: None });
         let moving: Vec<u32> = self.in_range().map(|(.., id)| id).collect();
         for id in moving {
-            self.table.regions[id as usize].unsent = Unsent::all();
+            self.table.heap.regions.get_mut(id).unsent = Unsent::all();
         }
         Ok(())
     }
 
     fn prepare(&mut self, block: &mut Backing, most: usize) -> Prepared {
-        let Some(sent) = self.table.sent.as_deref_mut() else { return Prepared::Nothing };
-        if let Some(begun) = sent.begun.take() {
+        let Some(export) = &mut self.export else { return Prepared::Nothing };
+        if let Some(begun) = export.begun.take() {
             return self.go_on(block, begun, most);
         }
-        if !sent.dropped.is_empty() {
-            let from = sent.dropped.len().saturating_sub(DROPS_MAX);
-            return Prepared::Parcel(Parcel::Drops(sent.dropped.split_off(from)));
+        let copies = self.table.heap.values.copies_mut().expect("an export has copies");
+        if let Some(dropped) = copies.take_dropped(DROPS_MAX) {
+            return Prepared::Parcel(Parcel::Drops(dropped));
         }
-        if let Some(number) = sent.queue.pop_front() {
-            let place = self.table.large(number);
-            let sent = self.table.sent.as_deref_mut().expect("looked at above");
-            sent.bytes += place.len();
-            sent.values.insert(number);
+        if let Some(number) = copies.next_queued() {
+            let place = self.table.heap.values.place(number);
+            let copies = self.table.heap.values.copies_mut().expect("an export has copies");
+            copies.sent(number, place.len());
             let value = Begin::Value { number, bytes: block.pin(place) };
             return self.go_on(block, Begun::new(value), most);
         }
         let Some((start, end, id)) = self.next_region() else { return Prepared::Nothing };
         let export = self.export.as_mut().expect("the regions of an export were just read");
         export.cursor = end.wrapping_add(1);
-        let region = &self.table.regions[id as usize];
+        let region = self.table.heap.regions.get(id);
         let small = region.unsent() <= region.contents().len() / 2;
         if !region.unsent.is_all() && region.large == 0 && small {
             return Prepared::Parcel(self.patch(block, start, end, id));
         }
         let values = match region.large {
             0 => Vec::new(),
-            _ => self.table.larges_of(block, id),
+            _ => values_of(block, region),
         };
-        let sent = self.table.sent.as_deref_mut().expect("looked at above");
-        let unsent = values.iter().map(|(_, v)| *v).filter(|v| !sent.values.contains(v));
-        sent.queue.extend(unsent);
-        if !sent.queue.is_empty() {
+        let copies = self.table.heap.values.copies_mut().expect("an export has copies");
+        if copies.queue_missing(values.iter().map(|(_, value)| *value)) {
             self.export.as_mut().expect("as above").cursor = start;
             return Prepared::Partly;
         }
-        let region = &mut self.table.regions[id as usize];
+        let region = self.table.heap.regions.get_mut(id);
         // The other block has numbers of its own for values: a region that refers to values is sent whole.
         region.unsent.sent(values.is_empty() && region.count > 0);
         if region.count > 0 && values.is_empty() {
@@ -548,15 +523,13 @@ impl Movable for KvBlock {
     }
 
     fn unsent(&self) -> u64 {
-        let regions = self.in_range().map(|(.., id)| &self.table.regions[id as usize]);
+        let regions = self.in_range().map(|(.., id)| self.table.heap.regions.get(id));
         let (regions, values) = regions.fold((0, 0), |(regions, values), region| {
             (regions + region.unsent(), values + region.large)
         });
-        let (sent, begun) = self
-            .table
-            .sent
-            .as_ref()
-            .map_or((0, 0), |sent| (sent.bytes, sent.begun.as_ref().map_or(0, Begun::unsent)));
+        let sent = self.table.heap.values.copies().map_or(0, Copies::bytes);
+        let begun = self.export.as_ref().and_then(|export| export.begun.as_ref());
+        let begun = begun.map_or(0, Begun::unsent);
         (regions + values.saturating_sub(sent) + begun) as u64
     }
 
@@ -573,7 +546,7 @@ impl Movable for KvBlock {
     }
 
     fn totals(&self) -> Totals {
-        let regions = self.in_range().map(|(.., id)| &self.table.regions[id as usize]);
+        let regions = self.in_range().map(|(.., id)| self.table.heap.regions.get(id));
         regions.fold(Totals::default(), |sum, region| Totals {
             entries: sum.entries + region.count as u64,
             bytes: sum.bytes + (region.live + region.large) as u64,
@@ -583,11 +556,10 @@ impl Movable for KvBlock {
     fn depart(&mut self, now: Time, moved: Vec<u8>) {
         let export = self.export.take().expect("INV-19: only what was handed over departs");
         assert_eq!(export.phase, Phase::Handed, "INV-19: what departs is not read any more");
-        let first = self.table.place_of(export.start);
-        let gone: Vec<u32> = self.table.order.drain(first..).collect();
-        self.table.starts.truncate(first);
+        let first = self.table.map.place_of(export.start);
+        let gone = self.table.map.split_off(first);
         for id in &gone {
-            self.table.length -= self.table.regions[*id as usize].count as u64;
+            self.table.length -= self.table.heap.regions.get(*id).count as u64;
         }
         self.table.leaving.extend(gone);
         let (start, end) = (export.start, export.end);
@@ -597,8 +569,8 @@ impl Movable for KvBlock {
             true => self.empty_handed = true,
             false => self.end = start - 1,
         }
-        self.table.sent = None;
-        self.table.relief = Relief::Possible;
+        self.table.heap.values.end_copies();
+        self.table.overflow.set_relief(Relief::Possible);
         let (measured, merge_after) = (now, now + MERGE_REST);
         let cooled = self.asking.cooled;
         self.asking =
@@ -618,11 +590,11 @@ impl Movable for KvBlock {
         self.asking.asked = false;
         self.asking.after = now + rest;
         self.asking.rest(now);
-        self.table.relief = Relief::Possible;
+        self.table.overflow.set_relief(Relief::Possible);
     }
 
     fn did_not_fit(&mut self) {
-        self.table.relief = Relief::Wanted;
+        self.table.overflow.set_relief(Relief::Wanted);
     }
 
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer> {
@@ -636,7 +608,7 @@ impl Movable for KvBlock {
         self.asking.was_fuller = true;
         if had != (self.start, self.end) {
             // Content that has arrived by the move is no growth.
-            let taken = self.table.taken();
+            let taken = self.table.heap.taken();
             self.asking.merged_with = Some(taken);
             (self.asking.taken, self.asking.measured, self.asking.rate) = (taken, now, 0);
         }
@@ -665,7 +637,7 @@ impl KvBlock {
         let from = begun.done;
         let whole = match &mut begun.what {
             Begin::Region { id, bytes, .. } => {
-                let region = &self.table.regions[*id as usize];
+                let region = self.table.heap.regions.get(*id);
                 if !region.unsent.is_patched() {
                     return Prepared::Partly; // The region has a new layout: the part begins again.
                 }
@@ -685,8 +657,8 @@ impl KvBlock {
             }
         };
         if begun.done < whole {
-            let sent = self.table.sent.as_deref_mut().expect("a part of an export");
-            sent.begun = Some(begun);
+            let export = self.export.as_mut().expect("a part of an export");
+            export.begun = Some(begun);
             return Prepared::Partly;
         }
         let checksum = begun.sum.value();

@@ -45,7 +45,7 @@ impl Fill {
     /// end.
     fn sum_up(&mut self, table: &Table, block: &Backing) {
         if let Some((done, sum)) = &mut self.sum {
-            let at = table.large(self.large).start;
+            let at = table.heap.values.place(self.large).start;
             sum.add(block.slice(at + *done..at + self.filled));
             *done = self.filled;
         }
@@ -57,7 +57,7 @@ impl Fills {
     pub fn rest(&mut self, table: &Table, block: &Backing, ticket: Ticket) -> Range<usize> {
         let fill = self.open.get_mut(&ticket).expect("the shard names reservations that are open");
         fill.sum_up(table, block);
-        let place = table.large(fill.large);
+        let place = table.heap.values.place(fill.large);
         place.start + fill.filled..place.end
     }
 
@@ -95,7 +95,7 @@ impl Fills {
 
     pub fn check(&self, table: &Table) {
         for fill in self.open.values() {
-            assert_eq!(table.large(fill.large).len(), fill.length);
+            assert_eq!(table.heap.values.place(fill.large).len(), fill.length);
         }
         assert_eq!(self.bytes, self.open.values().map(Fill::cost).sum::<usize>());
     }
@@ -165,12 +165,12 @@ impl KvBlock {
     }
 
     fn end_swap(&mut self, block: &mut Backing, args: &[u8], large: u32) -> Result<Answer, Answer> {
-        let place = self.table.large(large);
+        let place = self.table.heap.values.place(large);
         let compared = self.compare_fill(block, args, place.clone());
         let (hash, key_range, skip) = match compared {
             Ok(swap) => swap,
             Err(refusal) => {
-                self.table.free_large(block, large);
+                self.table.heap.free_value(block, large);
                 return Err(refusal);
             }
         };
@@ -182,11 +182,11 @@ impl KvBlock {
             self.store(block, hash, key, old, Incoming::Bytes(&bytes))?;
             return Ok(Answer::ok(0));
         }
-        self.table.trim_large(block, large, skip, new_len);
+        self.table.heap.trim_value(block, large, skip, new_len);
         let old = self.table.find(block, hash, key);
         let stored = self.store(block, hash, key, old, Incoming::Extent(large));
         if let Err(refusal) = stored {
-            self.table.free_large(block, large);
+            self.table.heap.free_value(block, large);
             return Err(refusal);
         }
         Ok(Answer::ok(0))
@@ -210,9 +210,9 @@ impl KvBlock {
 
     /// Copies a short value out of its extent, from `skip` on, and frees the extent.
     fn take_bytes(&mut self, block: &mut Backing, large: u32, skip: usize) -> Vec<u8> {
-        let place = self.table.large(large);
+        let place = self.table.heap.values.place(large);
         let bytes = block.slice(place.start + skip..place.end).to_vec();
-        self.table.free_large(block, large);
+        self.table.heap.free_value(block, large);
         bytes
     }
 }

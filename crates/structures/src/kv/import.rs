@@ -4,6 +4,7 @@
 //! the table, keyed by their range, and a part that arrives again replaces the earlier one.
 
 use super::KvBlock;
+use super::large_values::values_of;
 use super::region::Region;
 use super::table::Table;
 use crate::{Answer, Ticket};
@@ -46,36 +47,6 @@ impl Import {
     }
 }
 
-impl Table {
-    /// Takes an extent for content that moves here. A lack of room is no reason to split this block.
-    fn alloc_for_part(&mut self, block: &mut Backing, length: usize) -> Result<u32, Answer> {
-        let relief = std::mem::take(&mut self.relief);
-        let extent = self.alloc_large(block, length, 0);
-        self.relief = relief;
-        extent
-    }
-
-    /// Moves a region that has arrived to a larger place.
-    fn enlarge_incoming(
-        &mut self,
-        block: &mut Backing,
-        id: u32,
-        length: usize,
-    ) -> Result<(), Answer> {
-        let extent = self.alloc_for_part(block, length)?;
-        // The region may have moved when room was made.
-        let old = std::mem::take(&mut self.regions[id as usize]);
-        let place = self.large(extent);
-        block.copy_within(old.contents(), place.start);
-        self.packed -= old.packed();
-        self.arena.retire(block, old.at);
-        if self.turn_into_region_of(block, extent, id, old.contents().len()) {
-            return Ok(());
-        }
-        Err(broken("an enlarged region is malformed"))
-    }
-}
-
 impl KvBlock {
     pub(super) fn start_import(
         &mut self,
@@ -93,7 +64,7 @@ impl KvBlock {
             return Err(Answer::refuse(Status::Busy, text));
         }
         self.import = Some(Import::new(move_id, start, end));
-        self.table.lacking = None;
+        self.table.overflow.set_lacking(None);
         self.calm = false;
         Ok(())
     }
@@ -140,7 +111,7 @@ impl KvBlock {
             }
             _ => {
                 let extent = self.table.alloc_for_part(block, payload.len())?;
-                block.slice_mut(self.table.large(extent)).copy_from_slice(payload);
+                block.slice_mut(self.table.heap.values.place(extent)).copy_from_slice(payload);
                 self.take_extent(block, op, args, extent, checksum(payload))
             }
         }
@@ -183,12 +154,12 @@ impl KvBlock {
             Err(Answer::refuse(Status::BadFrame, "a part of the move has the wrong checksum"))
         });
         if let Err(refusal) = judged {
-            self.table.free_large(block, extent);
+            self.table.heap.free_value(block, extent);
             return Err(refusal);
         }
         if op == Op::MovePatch {
-            let runs = block.slice(self.table.large(extent)).to_vec();
-            self.table.free_large(block, extent);
+            let runs = block.slice(self.table.heap.values.place(extent)).to_vec();
+            self.table.heap.free_value(block, extent);
             return self.take_patch(block, &MovePatchRequest::decode(args)?, &runs);
         }
         if op == Op::MoveRegion {
@@ -212,7 +183,7 @@ impl KvBlock {
         import.whole = false;
         for value in &part.values {
             if let Some(extent) = import.values.remove(value) {
-                self.table.free_large(block, extent);
+                self.table.heap.free_value(block, extent);
             }
         }
         Ok(Answer::ok(0))
@@ -234,13 +205,14 @@ impl KvBlock {
         let older: Vec<u64> = reaches.map(|(first, _)| *first).collect();
         for first in older {
             let (_, id) = table.incoming.remove(&first).expect("the region was just found");
-            table.forget_region(block, id);
+            table.heap.forget_region(block, id);
         }
-        let id = table.new_region();
+        let id = table.heap.regions.add();
         if let Some(extent) = extent
-            && !table.turn_into_region(block, extent, id)
+            && let end = table.heap.values.place(extent).len()
+            && !table.heap.turn_into_region(block, extent, id, end)
         {
-            table.spare_regions.push(id);
+            table.heap.regions.release(id);
             return Err(Answer::refuse(Status::BadFrame, "a part of the move is not a region"));
         }
         table.incoming.insert(start, (end, id));
@@ -251,7 +223,7 @@ impl KvBlock {
         import.whole = false;
         if part.values > 0 {
             let large = rename_values(table, block, id, &import.values)?;
-            table.regions[id as usize].large = large;
+            table.heap.regions.get_mut(id).large = large;
         }
         Ok(Answer::ok(0))
     }
@@ -272,15 +244,19 @@ impl KvBlock {
             return Err(broken("a patch has the wrong checksum"));
         }
         let length = part.length as usize;
-        let region = &table.regions[id as usize];
+        let region = table.heap.regions.get(id);
         if region.large > 0 || region.size == 0 {
             return Err(broken("a patch belongs to a region that is sent whole"));
         }
         if length > region.size {
-            table.enlarge_incoming(block, id, length)?;
+            let extent = table.alloc_for_part(block, length)?;
+            // The region may have moved when room was made.
+            if !table.heap.enlarge_arrived(block, id, extent) {
+                return Err(broken("an enlarged region is malformed"));
+            }
         }
-        let region = &table.regions[id as usize];
-        let (at, size, before) = (region.at, region.size, region.packed());
+        let region = table.heap.regions.get(id);
+        let (at, size) = (region.at, region.size);
         let mut from = Reader::new(runs);
         while !from.is_empty() {
             let (offset, count) = (u32::get(&mut from)? as usize, u32::get(&mut from)? as usize);
@@ -292,8 +268,7 @@ impl KvBlock {
         }
         let patched = Region::arrived(block, at, length, size);
         let patched = patched.ok_or_else(|| broken("a patched region is malformed"))?;
-        table.packed = table.packed - before + patched.packed();
-        table.regions[id as usize] = patched;
+        table.heap.regions.change(id, |region| *region = patched);
         Ok(Answer::ok(0))
     }
 
@@ -306,7 +281,7 @@ impl KvBlock {
                 break;
             }
             next = end.checked_add(1);
-            let region = &self.table.regions[*id as usize];
+            let region = self.table.heap.regions.get(*id);
             entries += region.count as u64;
             bytes += (region.live + region.large) as u64;
         }
@@ -332,41 +307,36 @@ impl KvBlock {
         let incoming = std::mem::take(&mut table.incoming);
         if !commit {
             for (_, id) in incoming.into_values() {
-                table.forget_region(block, id);
+                table.heap.forget_region(block, id);
             }
             // In an order that does not depend on the keys of the table (INV-35).
             let mut extents: Vec<u32> = import.values.into_values().collect();
             extents.sort_unstable();
             for extent in extents {
-                table.free_large(block, extent);
+                table.heap.free_value(block, extent);
             }
             self.calm = self.is_calm();
             return;
         }
         assert!(import.whole, "INV-19: only what was confirmed is committed");
         for (_, id) in incoming.values() {
-            let region = &mut table.regions[*id as usize];
-            let before = region.packed();
-            region.fixed = false;
-            table.packed = table.packed - before + region.packed();
+            table.heap.regions.change(*id, |region| region.fixed = false);
         }
         let starts: Vec<u64> = incoming.keys().copied().collect();
         let order: Vec<u32> = incoming.into_values().map(|(_, id)| id).collect();
-        table.length +=
-            order.iter().map(|id| table.regions[*id as usize].count as u64).sum::<u64>();
+        for id in &order {
+            table.length += table.heap.regions.get(*id).count as u64;
+        }
         if import.start == self.start && import.end == self.end {
             // The block was opened for this move: its first region is empty.
-            for id in std::mem::replace(&mut table.order, order) {
-                table.forget_region(block, id);
+            for id in table.map.replace(starts, order) {
+                table.heap.forget_region(block, id);
             }
-            table.starts = starts;
         } else if import.start > self.end {
-            table.starts.extend(starts);
-            table.order.extend(order);
+            table.map.append(starts, order);
             self.end = import.end;
         } else {
-            table.starts.splice(..0, starts);
-            table.order.splice(..0, order);
+            table.map.prepend(starts, order);
             self.start = import.start;
         }
         self.events.count_unreported();
@@ -384,14 +354,14 @@ fn rename_values(
     values: &HashMap<u32, u32>,
 ) -> Result<usize, Answer> {
     let mut large = 0;
-    for (at, theirs) in table.larges_of(block, id) {
+    for (at, theirs) in values_of(block, table.heap.regions.get(id)) {
         let Some(ours) = values.get(&theirs).copied() else {
             return Err(Answer::refuse(
                 Status::BadFrame,
                 "a region refers to a value that has not arrived",
             ));
         };
-        large += table.large(ours).len();
+        large += table.heap.values.place(ours).len();
         block.slice_mut(at..at + 4).copy_from_slice(&ours.to_le_bytes());
     }
     Ok(large)

@@ -1,6 +1,7 @@
 //! A block of a key-value store.
-//! The path of a `put()`: `mod.rs` checks it and applies its rules; `table.rs` finds and stores the entry;
-//! `region.rs` encodes its bytes; `room.rs` makes room, and `pack.rs` collects scattered free bytes;
+//! The path of a `put()`: `mod.rs` checks it and applies its rules; `table.rs` finds and stores the entry, in
+//! the region that `ranges.rs` names; `region.rs` encodes its bytes, and `index.rs` its word in the index;
+//! `room.rs` decides whether there is room, `heap.rs` makes it, and `pack.rs` collects scattered free bytes;
 //! `arena.rs` records which bytes are in use. Large payloads arrive through `fills.rs`; `scan.rs` reads in
 //! order; `batch.rs` runs many operations at once, and `accumulate.rs` combines values with operands.
 //! `large.rs` has the rules for values that are lists of extents in blocks of their own, and `taking.rs`
@@ -18,12 +19,17 @@ mod below;
 mod cut;
 mod export;
 mod fills;
+mod heap;
 mod import;
 mod index;
 mod large;
+mod large_values;
+mod overflow;
 mod pack;
 mod patches;
+mod ranges;
 mod region;
+mod regions;
 mod room;
 mod scan;
 pub(crate) mod shrink;
@@ -50,7 +56,6 @@ use honeycomb_wire::{Field, Op, Status, key_hash};
 use import::Import;
 use large::Adopting;
 pub use scan::PAGE_MAX;
-use shrink::Shrink;
 use std::ops::Range;
 use std::sync::Arc;
 use table::{Hit, Table, Value};
@@ -78,7 +83,6 @@ pub struct KvBlock {
     asking: Asking,
     /// Ranges that have moved away, the newest first.
     departed: Vec<Departed>,
-    shrink: Shrink,
     /// Whether the whole range has moved away.
     empty_handed: bool,
     /// Puts whose extents are being adopted.
@@ -115,7 +119,6 @@ impl KvBlock {
             import: None,
             asking: Asking::default(),
             departed: Vec::new(),
-            shrink: Shrink::default(),
             empty_handed: false,
             adopting: Adopting::default(),
         }
@@ -123,7 +126,7 @@ impl KvBlock {
 
     /// Sets the name of the block, for its errors.
     pub fn named(mut self, block: BlockId) -> KvBlock {
-        self.table.block = block;
+        self.table.overflow.set_block(block);
         self
     }
 
@@ -141,10 +144,9 @@ impl KvBlock {
 
     /// The regions in order: first hash, last hash, bytes in the block (large values excluded).
     pub fn regions(&self) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
-        let starts = &self.table.starts;
-        self.table.order.iter().enumerate().map(move |(i, id)| {
-            let end = starts.get(i + 1).map_or(self.end, |next| next - 1);
-            (starts[i], end, self.table.regions[*id as usize].packed())
+        let map = &self.table.map;
+        (0..map.len()).map(move |place| {
+            (map.start(place), map.end(place, self.end), self.table.region_at(place).packed())
         })
     }
 
@@ -201,8 +203,8 @@ impl KvBlock {
     fn prefetch_index(&self, block: &impl Bytes, hash: u64) -> Option<u32> {
         // The block's ownership of the key is not checked yet: a block whose whole range has moved away has
         // no region for it.
-        let region = self.table.region_if_any(hash)?;
-        self.table.regions[region as usize].prefetch_index(block, hash as u32);
+        let region = self.table.map.region_if_any(hash)?;
+        self.table.heap.regions.get(region).prefetch_index(block, hash as u32);
         Some(region)
     }
 
@@ -217,7 +219,7 @@ impl KvBlock {
 
     #[inline]
     fn value_of(&self, block: &impl Bytes, hit: &Hit) -> Range<usize> {
-        self.table.value(block, hit.at, &hit.head)
+        self.table.value_of(block, hit)
     }
 
     fn copy_of(&self, block: &Backing, hit: &Hit) -> Payload {
@@ -267,9 +269,9 @@ impl KvBlock {
         self.admit_hash(from, false)?;
         let last = self.readable_from(from);
         let table = &self.table;
-        let place = table.place_of(from);
-        let first = &table.regions[table.order[place] as usize];
-        let whole = from == table.starts[place];
+        let place = table.map.place_of(from);
+        let first = table.region_at(place);
+        let whole = from == table.map.start(place);
         if !whole && !block.wants(&first.contents()) {
             return Ok(unanswered());
         }
@@ -280,11 +282,11 @@ impl KvBlock {
                 .filter(|(at, head)| !head.dead() && head.hash(block, *at) >= from)
                 .count(),
         } as u64;
-        for next in place + 1..table.order.len() {
-            if table.starts[next] > last {
+        for next in place + 1..table.map.len() {
+            if table.map.start(next) > last {
                 break;
             }
-            count += table.regions[table.order[next] as usize].count as u64;
+            count += table.region_at(next).count as u64;
         }
         Ok(Answer { args: last.to_le_bytes().to_vec(), ..Answer::ok(count) })
     }
@@ -299,7 +301,7 @@ impl KvBlock {
     ) -> Result<Answer, Answer> {
         let result = self.try_mutate(block, op, args, value);
         if let (Err(_), Incoming::Extent(id)) = (&result, value) {
-            self.table.free_large(block, id);
+            self.table.heap.free_value(block, id);
         }
         result
     }
@@ -412,12 +414,12 @@ impl KvBlock {
         };
         let replaces = old.map_or(0, |hit| hit.head.value_len);
         let id = self.table.alloc_large(block, bytes.len(), replaces)?;
-        block.slice_mut(self.table.large(id)).copy_from_slice(bytes);
+        block.slice_mut(self.table.heap.values.place(id)).copy_from_slice(bytes);
         // Making room may have moved the entry that is replaced.
         let old = self.table.find(block, hash, key);
         let stored = self.table.store(block, hash, key, old, Value::Large(id));
         if stored.is_err() {
-            self.table.free_large(block, id);
+            self.table.heap.free_value(block, id);
         }
         stored
     }
@@ -465,9 +467,9 @@ impl Structure for KvBlock {
 impl Ops for KvBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let (op, args) = (operation.op, operation.args);
-        self.table.arena.sweep_some(block);
+        self.table.heap.arena.sweep_some(block);
         self.sweep_departed(block);
-        self.look_at_slack(operation.now);
+        self.table.heap.look_at_slack(operation.now);
         let result = match op {
             Op::KvGet => self.get(block, args),
             Op::KvPut | Op::KvUpdate | Op::KvUpsert => {
@@ -506,7 +508,7 @@ impl Ops for KvBlock {
 
     #[inline]
     fn prefetch_more(&self, block: &Backing, hint: u64) {
-        if let Some(region) = self.table.regions.get((hint >> 32) as usize) {
+        if let Some(region) = self.table.heap.regions.get_if_any((hint >> 32) as u32) {
             region.prefetch_entry(block, hint as u32);
         }
     }
@@ -516,7 +518,7 @@ impl Ops for KvBlock {
     }
 
     fn bytes_used(&self) -> u64 {
-        (self.table.taken() + self.fills.bytes() + self.adopting.bytes()) as u64
+        (self.table.heap.taken() + self.fills.bytes() + self.adopting.bytes()) as u64
     }
 
     fn record_hash(&self, op: Op, args: &[u8]) -> Option<u64> {
@@ -557,20 +559,20 @@ impl Streaming for KvBlock {
 
     fn abort(&mut self, block: &mut Backing, _now: Time, ticket: Ticket) {
         let fill = self.fills.take(ticket);
-        self.table.free_large(block, fill.large);
+        self.table.heap.free_value(block, fill.large);
     }
 }
 
 impl Waits for KvBlock {
     fn tick(&mut self, block: &mut Backing, now: Time) {
-        self.table.arena.sweep(block);
-        self.look_at_slack(now);
-        self.give_back(block, now);
+        self.table.heap.arena.sweep(block);
+        self.table.heap.look_at_slack(now);
+        self.table.heap.return_memory(block, now);
         self.store_again(block, now);
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.shrink.due().into_iter().chain(self.adopting.due()).min()
+        self.table.heap.return_due().into_iter().chain(self.adopting.due()).min()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Packing: moving the free bytes of a stretch of neighbouring extents together.
 
 use super::arena::{Extent, Owner, round_up};
-use super::table::Table;
+use super::heap::Heap;
 use honeycomb_block::Backing;
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) enum Squeeze {
     Fully,
 }
 
-impl Table {
+impl Heap {
     /// Packs a stretch around a region so that it can have `len` bytes.
     pub(super) fn widen(
         &mut self,
@@ -63,12 +63,12 @@ impl Table {
 
     /// All extents in order of offset, with their sizes after packing.
     fn items(&self, block: &mut Backing, squeeze: Squeeze) -> Vec<PackItem> {
-        let free = self.size.saturating_sub(self.taken());
+        let free = self.free();
         let mut items = Vec::with_capacity(self.arena.extents());
         for extent in self.arena.iter() {
             let packed = match extent.owner {
                 Owner::Region(id) => {
-                    let region = &self.regions[id as usize];
+                    let region = self.regions.get(id);
                     let packed = region.packed();
                     let keep = match squeeze {
                         Squeeze::Gently if region.size - packed < region.size / 4 => region.size,
@@ -132,9 +132,13 @@ impl Table {
         }
         match extent.owner {
             Owner::Region(id) => {
-                self.regions[id as usize].slide(block, at..at + item.packed);
+                let to = at..at + item.packed;
+                self.regions.change(id, |region| region.slide(block, to));
             }
-            Owner::Large(id) => self.move_large(block, id, at),
+            Owner::Large(id) => {
+                block.copy_within(self.values.place(id), at);
+                self.values.moved(id, at);
+            }
             Owner::Zombie => unreachable!("pinned bytes are never moved"),
         }
         extent

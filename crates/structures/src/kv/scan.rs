@@ -30,13 +30,13 @@ impl KvBlock {
         let budget = (scan.bytes as usize).min(PAGE_MAX);
         let mut page = Vec::new();
         let mut looked = 0;
-        let first = self.table.place_of(cursor);
+        let first = self.table.map.place_of(cursor);
         if !self.reach_page(block, first, budget) {
             return Ok(unanswered());
         }
-        for place in first..self.table.order.len() {
-            let region = &self.table.regions[self.table.order[place] as usize];
-            if self.table.starts[place] > last {
+        for place in first..self.table.map.len() {
+            let region = self.table.region_at(place);
+            if self.table.map.start(place) > last {
                 break;
             }
             let full = !page.is_empty() && page.len() >= budget;
@@ -44,7 +44,7 @@ impl KvBlock {
             let all = scan.prefix.is_empty() && scan.brings != Brings::Lists;
             let tired = looked >= LOOK_MAX && !(page.is_empty() && all);
             if full || tired || !block.has(&region.contents()) {
-                return Ok(answer(self.table.starts[place], page));
+                return Ok(answer(self.table.map.start(place), page));
             }
             looked += region.size;
             let found = self.matches(block, place, cursor, &scan);
@@ -73,7 +73,7 @@ impl KvBlock {
         cursor: u64,
         scan: &ScanArgs<'_>,
     ) -> Vec<Found> {
-        let region = &self.table.regions[self.table.order[place] as usize];
+        let region = self.table.region_at(place);
         let lists = scan.brings == Brings::Lists;
         let key = |f: &Found| block.slice(f.at + ENTRY..f.at + ENTRY + f.head.key_len);
         let mut found: Vec<Found> = region
@@ -97,7 +97,7 @@ impl KvBlock {
         if B::ALL || scan.brings == Brings::Keys {
             return None;
         }
-        let there = |f: &Found| block.has(&self.table.value(block, f.at, &f.head));
+        let there = |f: &Found| block.has(&self.table.heap.values.of_entry(block, f.at, &f.head));
         found.iter().find(|f| !there(f)).map(|f| f.hash)
     }
 
@@ -105,7 +105,7 @@ impl KvBlock {
     fn want_values(&self, block: &impl Bytes, found: &[Found], most: usize) {
         let mut needs = Needs::up_to(most.min(block.most()));
         let _ = found.iter().any(|f| {
-            let value = self.table.value(block, f.at, &f.head);
+            let value = self.table.heap.values.of_entry(block, f.at, &f.head);
             needs.and(block.wants(&value), value.len())
         });
     }
@@ -132,7 +132,7 @@ impl KvBlock {
                 let key = block.slice(f.at + ENTRY..f.at + ENTRY + f.head.key_len);
                 let value = match keys_only {
                     true => 0..0,
-                    false => self.table.value(block, f.at, &f.head),
+                    false => self.table.heap.values.of_entry(block, f.at, &f.head),
                 };
                 if f.head.extents() && !keys_only {
                     put_scan_extents(page, key, list_of(block.slice(value)));

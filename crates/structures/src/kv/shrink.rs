@@ -1,9 +1,8 @@
 //! Returning memory during the life of a block: regions that have emptied become smaller, and the memory of
 //! holes is returned to the operating system.
 
-use super::KvBlock;
 use super::arena::Arena;
-use super::table::Table;
+use super::heap::Heap;
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
 use std::ops::{Range, RangeInclusive};
@@ -108,10 +107,10 @@ impl Shrink {
     }
 }
 
-impl Table {
+impl Heap {
     /// Reduces the room of a region that is mostly empty.
     pub(super) fn shrink_region(&mut self, block: &mut Backing, id: u32) {
-        let region = &self.regions[id as usize];
+        let region = self.regions.get(id);
         let wanted = (2 * region.packed()).next_multiple_of(8).max(SHRINK_FROM / 4);
         if region.size < SHRINK_FROM || region.packed() > region.size / 4 || wanted >= region.size {
             return;
@@ -121,18 +120,6 @@ impl Table {
             self.relay(block, id, extent.start..extent.start + wanted, 0, false);
             self.arena.resize(extent.start, wanted);
         }
-    }
-}
-
-impl KvBlock {
-    /// Checks whether there is memory to return.
-    pub(super) fn look_at_slack(&mut self, now: Time) {
-        self.shrink.look(&self.table.arena, self.size, now);
-    }
-
-    /// Returns some of it, if due.
-    pub(super) fn give_back(&mut self, block: &mut Backing, now: Time) {
-        self.shrink.give_back(&mut self.table.arena, self.size, block, now);
     }
 }
 

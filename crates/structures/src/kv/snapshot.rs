@@ -2,7 +2,7 @@
 //! values.
 
 use super::KvBlock;
-use super::region::{ENTRY, Head, LARGE_REF};
+use super::region::{ENTRY, Head, LARGE_REF, Region};
 use crate::{ItemSink, Snapshot};
 use honeycomb_types::limits::EXTENT_OWNER;
 use honeycomb_wire::key_hash;
@@ -15,10 +15,9 @@ const OF_EXTENTS: u32 = 1 << 31;
 impl KvBlock {
     /// The entries whose hashes are in `range` (`Content::snapshot`).
     pub(super) fn entries_in(&self, range: (u64, u64)) -> Snapshot {
-        let regions = self.table.order.iter().map(|id| &self.table.regions[*id as usize]);
-        let logs: Vec<Range<usize>> = regions.map(|region| region.log()).collect();
-        let larges = self.table.larges();
-        Snapshot::items(self.table.arena.end(), move |bytes, out| {
+        let logs: Vec<Range<usize>> = self.table.regions_from(0).map(Region::log).collect();
+        let larges = self.table.heap.values.places();
+        Snapshot::items(self.table.heap.arena.end(), move |bytes, out| {
             let mut logs = logs.iter().cloned();
             logs.try_for_each(|log| give_log(bytes, log, range.0..=range.1, &larges, out))
         })
