@@ -4,7 +4,7 @@
 
 use honeycomb_block::{Backing, Reclaimer};
 use honeycomb_structures::{
-    KvBlock, Marks, Movable, Operation, Ops, Outcome, Parcel, Ticket, Wish,
+    KvBlock, Marks, Movable, Operation, Ops, Outcome, Parcel, Structure, Ticket, Wish,
 };
 use honeycomb_types::Time;
 use honeycomb_wire::messages::MoveDoneRequest;
@@ -33,6 +33,11 @@ impl Store {
     }
 }
 
+/// The moves of a block.
+fn mover(structure: &mut KvBlock) -> &mut dyn Movable {
+    structure.movable().expect("a block of a store can move")
+}
+
 /// The duration of a call in milliseconds, and its result.
 #[allow(clippy::disallowed_methods)] // a measurement, not the product: it reads the clock itself
 fn time<T>(run: impl FnOnce() -> T) -> (f64, T) {
@@ -55,21 +60,22 @@ fn split(value_size: usize) {
         if keys.is_multiple_of(64) || value_size > 64 << 10 {
             clock += 100;
             let now = Time::from_millis(clock);
-            let (ms, wish) = time(|| source.structure.wish(&source.block, now));
+            let (ms, wish) = time(|| mover(&mut source.structure).wish(&source.block, now));
             if let Some(wish) = wish {
                 break (ms, wish);
             }
         }
     };
     let Wish::Split { start } = wish else { panic!("a full block wants to be divided") };
-    let (began, begun) = time(|| source.structure.begin_export(&mut source.block, start, u64::MAX));
+    let (began, begun) =
+        time(|| mover(&mut source.structure).begin_export(&mut source.block, start, u64::MAX));
     begun.expect("nothing is pinned");
     let mut target = Store::new(KvBlock::new(BLOCK, start, u64::MAX, marks).importing(1));
     let (mut parcels, mut bytes, mut made, mut named, mut taken, mut worst) =
         (0, 0, 0.0, 0.0, 0.0, 0f64);
-    source.structure.freeze(Time::ZERO);
+    mover(&mut source.structure).freeze(Time::ZERO);
     loop {
-        let (ms, parcel) = time(|| source.structure.next_parcel(&mut source.block));
+        let (ms, parcel) = time(|| mover(&mut source.structure).next_parcel(&mut source.block));
         made += ms;
         let Some(parcel) = parcel else { break };
         let (sum, (op, args)) = time(|| parcel.request(1));
@@ -85,18 +91,19 @@ fn split(value_size: usize) {
         worst = worst.max(ms + sum);
         (parcels, bytes) = (parcels + 1, bytes + payload.len());
     }
-    let (counted, totals) = time(|| source.structure.totals());
+    let (counted, totals) = time(|| mover(&mut source.structure).totals());
     let (entries, sum) = (totals.entries, totals.bytes);
     let done = MoveDoneRequest { move_id: 1, entries, bytes: sum }.encode();
     let (checked, status) = time(|| target.run(Op::MoveDone, &done, &[]));
     assert_eq!(status, Status::Ok);
-    source.structure.hand_over();
+    mover(&mut source.structure).hand_over();
     let now = Time::from_millis(clock);
-    let (adopted, ()) = time(|| target.structure.end_import(&mut target.block, now, 1, true));
-    let (gone, ()) = time(|| source.structure.depart(now, vec![0; 40]));
+    let (adopted, ()) =
+        time(|| mover(&mut target.structure).end_import(&mut target.block, now, 1, true));
+    let (gone, ()) = time(|| mover(&mut source.structure).depart(now, vec![0; 40]));
     let (swept, steps) = time(|| {
         let mut steps = 0;
-        while source.structure.sweep(&mut source.block) {
+        while mover(&mut source.structure).sweep(&mut source.block) {
             steps += 1;
         }
         steps

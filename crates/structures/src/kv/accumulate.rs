@@ -4,8 +4,9 @@
 //! `honeycomb_wire::stored` defines the forms of the values.
 
 use super::batch::too_much;
+use super::store::{Incoming, Store};
 use super::table::{Hit, Value};
-use super::{Incoming, KvBlock};
+
 use crate::{Answer, Payload};
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, TOP_ITEMS_MAX};
@@ -172,8 +173,8 @@ fn mismatch(found: &Stored<'_>, value: &[u8], wanted: &str) -> Answer {
     ))
 }
 
-impl KvBlock {
-    pub(super) fn accumulate(
+impl Store {
+    pub fn accumulate(
         &mut self,
         block: &mut Backing,
         args: &[u8],
@@ -191,10 +192,10 @@ impl KvBlock {
         if function == Function::Append {
             return self.append(block, hash, key, old, operand);
         }
-        let found = old.map(|hit| block.slice(self.value_of(block, &hit)));
+        let found = old.map(|hit| block.slice(self.table.value_of(block, &hit)));
         let made = combine(function, found, operand)?;
         self.admit_value(made.bytes().len())?;
-        self.store(block, hash, key, old, Incoming::Bytes(made.bytes()))?;
+        self.set(block, hash, key, old, Incoming::Bytes(made.bytes()))?;
         let answer = Answer::ok(made.value());
         Ok(match made {
             Combined::Top(list, _) => answer.with(Payload::Bytes(list.into())),
@@ -215,9 +216,9 @@ impl KvBlock {
         let length = before + more.len();
         self.admit_value(length)?;
         if length <= self.inline_max {
-            let found = old.map_or(&[][..], |hit| block.slice(self.value_of(block, &hit)));
+            let found = old.map_or(&[][..], |hit| block.slice(self.table.value_of(block, &hit)));
             let value = [found, more].concat();
-            self.store(block, hash, key, old, Incoming::Bytes(&value))?;
+            self.set(block, hash, key, old, Incoming::Bytes(&value))?;
             return Ok(Answer::ok(length as u64));
         }
         let id = self.table.alloc_large(block, length, before)?;
@@ -225,7 +226,7 @@ impl KvBlock {
         let old = self.table.find(block, hash, key);
         let place = self.table.heap.values.place(id);
         if let Some(hit) = &old {
-            block.copy_within(self.value_of(block, hit), place.start);
+            block.copy_within(self.table.value_of(block, hit), place.start);
         }
         block.slice_mut(place.start + before..place.end).copy_from_slice(more);
         let stored = self.table.store(block, hash, key, old, Value::Large(id));

@@ -9,9 +9,10 @@
 //! cannot fail (INV-38).
 
 use super::accumulate::combine;
+use super::bare;
 use super::below::unanswered;
-use super::table::{Hit, Value};
-use super::{Incoming, KvBlock, bare};
+use super::store::{Incoming, Store};
+use super::table::{Hit, Table, Value};
 use crate::{Answer, Bytes, Payload};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
@@ -140,16 +141,55 @@ struct Write<'a> {
     by: usize,
 }
 
-/// The writes of an atomic batch so far, over the content of the block.
+/// The state of a write that has its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WriteState {
+    /// Written next to the old entry; to be published.
+    Beside,
+    /// Will be written over the entry, which has the same size.
+    Over,
+    /// Will delete the entry.
+    Gone,
+}
+
+impl Write<'_> {
+    /// Gives the write its place; nothing is visible yet.
+    fn place(&self, store: &mut Store, block: &mut Backing) -> Result<WriteState, Answer> {
+        let Write { key, hash, value, .. } = self;
+        let Some(value) = value.as_deref() else { return Ok(WriteState::Gone) };
+        let old = store.table.find(block, *hash, key);
+        let gives = old.map_or(0, |hit: Hit| hit.head.size());
+        if value.len() <= store.inline_max {
+            if let Some(hit) = &old
+                && store.table.overwrites(block, hit, key, value)
+            {
+                return Ok(WriteState::Over);
+            }
+            store.table.stage(block, *hash, key, Value::Inline(value), gives)?;
+            return Ok(WriteState::Beside);
+        }
+        let replaces = old.map_or(0, |hit| hit.head.value_len);
+        let id = store.table.alloc_large(block, value.len(), replaces)?;
+        block.slice_mut(store.table.heap.values.place(id)).copy_from_slice(value);
+        let staged = store.table.stage(block, *hash, key, Value::Large(id), gives);
+        if let Err(refusal) = staged {
+            store.table.heap.free_value(block, id);
+            return Err(refusal);
+        }
+        Ok(WriteState::Beside)
+    }
+}
+
+/// The writes of an atomic batch, over the content of the block.
 #[derive(Default)]
-struct Overlay<'a> {
+struct WriteSet<'a> {
     writes: Vec<Write<'a>>,
     by_key: HashMap<&'a [u8], usize>,
     /// Bytes of all values made by combinations.
     made: usize,
 }
 
-impl<'a> Overlay<'a> {
+impl<'a> WriteSet<'a> {
     /// Whether combinations may produce this many more bytes.
     fn admit(&self, bytes: usize) -> Result<(), Answer> {
         if self.made + bytes <= MANY_BYTES_MAX {
@@ -171,275 +211,29 @@ impl<'a> Overlay<'a> {
             }
         }
     }
-}
-
-/// The state of a write that has its place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WriteState {
-    /// Written next to the old entry; to be published.
-    Beside,
-    /// Will be written over the entry, which has the same size.
-    Over,
-    /// Will delete the entry.
-    Gone,
-}
-
-impl KvBlock {
-    /// Prefetches the entries of at most `AHEAD` keys; returns the hash and region of each.
-    fn prefetch_all<'a, B: Bytes>(
-        &self,
-        block: &B,
-        keys: impl Iterator<Item = &'a [u8]>,
-    ) -> [(u64, Option<u32>); AHEAD] {
-        let mut ahead = [(0, None); AHEAD];
-        for ((hash, region), key) in ahead.iter_mut().zip(keys) {
-            *hash = key_hash(key);
-            *region = self.prefetch_index(block, *hash);
-        }
-        for (hash, region) in &ahead {
-            if let Some(region) = region
-                && B::ALL
-            {
-                self.table.heap.regions.get(*region).prefetch_entry(block, *hash as u32);
-            }
-        }
-        ahead
-    }
-
-    pub(super) fn multi_get<B: Bytes>(
-        &self,
-        block: &B,
-        args: &[u8],
-        payload: &[u8],
-    ) -> Result<Answer, Answer> {
-        let most = u32::decode(args)? as usize;
-        admit_request(payload)?;
-        let keys = keys(payload)?;
-        admit_count(keys.len())?;
-        let keys = match B::ALL {
-            true => &keys[..],
-            // The client repeats the rest.
-            false => match self.reach_many(block, &keys) {
-                Some(reached) => &keys[..reached],
-                None => return Ok(unanswered()),
-            },
-        };
-        let mut reply = BatchReply::new(most.min(MANY_BYTES_MAX));
-        let mut ahead = [(0, None); AHEAD];
-        for (at, key) in keys.iter().copied().enumerate() {
-            if reply.full() {
-                break;
-            }
-            if at % AHEAD == 0 {
-                ahead = self.prefetch_all(block, keys[at..].iter().copied());
-            }
-            let (hash, region) = ahead[at % AHEAD];
-            let hit = match self.admit_hashed(key, hash, false) {
-                Ok(()) => {
-                    let region = region.expect("INV-17: a hash of the block's range has a region");
-                    self.table.find_in(block, region, hash as u32, key)
-                }
-                Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
-                Err(refusal) if passing(&refusal) => break,
-                Err(refusal) => {
-                    reply.add_refusal(&refusal);
-                    continue;
-                }
-            };
-            let told = match hit {
-                None => reply.add_found(Status::KeyNotFound, 0, &[]),
-                Some(hit) if hit.head.extents() => {
-                    reply.add(Status::ValueTooLarge, self.length_of(block, &hit), &[]);
-                    ReplyContent::Length
-                }
-                Some(hit) => {
-                    reply.add_found(Status::Ok, 0, block.slice(self.value_of(block, &hit)))
-                }
-            };
-            if told == ReplyContent::Nothing {
-                break;
-            }
-        }
-        let count = reply.count;
-        Ok(reply.answer(count))
-    }
-
-    pub(super) fn batch(
-        &mut self,
-        block: &mut Backing,
-        args: &[u8],
-        payload: &[u8],
-    ) -> Result<Answer, Answer> {
-        let (atomic, rest) = mode_and_key(args)?;
-        if !rest.is_empty() {
-            return Err(Answer::refuse(Status::BadFrame, "KvBatch takes one byte of arguments"));
-        }
-        admit_request(payload)?;
-        let ops = batch_ops(payload)?;
-        admit_count(ops.len())?;
-        if atomic { self.run_atomic(block, &ops) } else { self.run_each(block, &ops) }
-    }
-
-    /// Runs operations in order, each on its own, until one has to wait.
-    fn run_each(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
-        let mut reply = BatchReply::new(KV_BATCH_BYTES_MAX);
-        let mut ahead = [(0, None); AHEAD];
-        for (at, op) in ops.iter().enumerate() {
-            if reply.full() {
-                break;
-            }
-            if at % AHEAD == 0 {
-                ahead = self.prefetch_all(block, ops[at..].iter().map(BatchOp::key));
-            }
-            let told = match self.run_one(block, op, ahead[at % AHEAD].0) {
-                Ok(answer) => match &answer.payload {
-                    // Only operations that change nothing answer with bytes of the block.
-                    Payload::Block(range) => {
-                        let found = block.slice(range.clone());
-                        reply.add_found(answer.status, answer.value, found)
-                    }
-                    _ => {
-                        reply.add(answer.status, answer.value, &[]);
-                        let length = answer.status == Status::ValueTooLarge;
-                        if length { ReplyContent::Length } else { ReplyContent::Value }
-                    }
-                },
-                Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
-                Err(refusal) if passing(&refusal) => break,
-                Err(refusal) => {
-                    reply.add_refusal(&refusal);
-                    ReplyContent::Value
-                }
-            };
-            // A client that reads the value separately must get the value of this point.
-            if told != ReplyContent::Value {
-                break;
-            }
-        }
-        let count = reply.count;
-        Ok(Answer { args: vec![1], ..reply.answer(count) })
-    }
-
-    fn run_one(
-        &mut self,
-        block: &mut Backing,
-        op: &BatchOp<'_>,
-        hash: u64,
-    ) -> Result<Answer, Answer> {
-        let key = op.key();
-        if !self.calm {
-            // The batch is recorded as a whole.
-            self.need_arrived(hash, true)?;
-        }
-        self.admit_hashed(key, hash, !matches!(op, BatchOp::Get { .. }))?;
-        self.admit_value(brings(op))?;
-        let old = self.table.find(block, hash, key);
-        let there = old.is_some() as u64;
-        let (value, answer) = match *op {
-            BatchOp::Get { .. } => {
-                let hit = old.ok_or_else(|| bare(Status::KeyNotFound))?;
-                if hit.head.extents() {
-                    let length = self.length_of(block, &hit);
-                    return Ok(Answer { value: length, ..bare(Status::ValueTooLarge) });
-                }
-                return Ok(Answer::ok(0).with(Payload::Block(self.value_of(block, &hit))));
-            }
-            BatchOp::Delete { .. } => {
-                let hit = old.ok_or_else(|| bare(Status::KeyNotFound))?;
-                self.table.remove(block, &hit);
-                self.events.changed(|| Change::Delete { key: key.into() });
-                return Ok(Answer::ok(0));
-            }
-            BatchOp::Accumulate { function, operand, .. } => {
-                let args = honeycomb_wire::stored::accumulate_args(function, key);
-                return self.accumulate(block, &args, operand).map(without_list);
-            }
-            BatchOp::Put { value, .. } => (value, Answer::ok(there)),
-            BatchOp::Insert { .. } if old.is_some() => return Err(bare(Status::KeyExists)),
-            BatchOp::Insert { value, .. } => (value, Answer::ok(0)),
-            BatchOp::Swap { expected, new, .. } => {
-                if let Some(hit) = &old {
-                    self.need_whole(block, hit)?;
-                }
-                let found = old.map(|hit| self.value_of(block, &hit));
-                if found.as_ref().map(|range| block.slice(range.clone())) != expected {
-                    let answer = Answer { value: there, ..bare(Status::CompareFailed) };
-                    return Ok(match found {
-                        Some(range) => answer.with(Payload::Block(range)),
-                        None => answer,
-                    });
-                }
-                (new, Answer::ok(0))
-            }
-        };
-        self.store(block, hash, key, old, Incoming::Bytes(value))?;
-        Ok(answer)
-    }
-
-    /// Runs all operations or none.
-    fn run_atomic(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
-        self.admit_slot(ops)?;
-        let mut overlay = Overlay::default();
-        // Every operation has at least its bare result, so that much is reserved.
-        let mut reply = BatchReply::new(KV_BATCH_BYTES_MAX - RESULT * ops.len());
-        for (by, op) in ops.iter().enumerate() {
-            reply.most += RESULT;
-            if let Err(refusal) = self.plan(block, op, by, &mut overlay, &mut reply) {
-                if Bug::BatchHalfDone.active() {
-                    let _ = self.write_all(block, &overlay.writes);
-                }
-                return refused(by, refusal);
-            }
-        }
-        if let Err((by, refusal)) = self.write_all(block, &overlay.writes) {
-            return refused(by, Ok(refusal));
-        }
-        Ok(Answer { args: vec![1], ..reply.answer(ops.len() as u64) })
-    }
-
-    /// Checks that all keys of an atomic batch are in one slot, and belong to this block.
-    fn admit_slot(&self, ops: &[BatchOp<'_>]) -> Result<(), Answer> {
-        let slot = |key| slot_of(key_hash(key));
-        let Some(first) = ops.first().map(BatchOp::key) else { return Ok(()) };
-        if let Some(other) = ops.iter().map(BatchOp::key).find(|key| slot(key) != slot(first)) {
-            return Err(Answer::refuse(
-                Status::InvalidArgument,
-                format!(
-                    "all keys of an atomic batch must be in one hash slot, but '{}' and '{}' are \
-                     not; give them the same {{tag}}",
-                    shown(first),
-                    shown(other)
-                ),
-            ));
-        }
-        match self.admit_change(first) {
-            Err(refusal) if passing(&refusal) => Err(refusal),
-            _ => Ok(()),
-        }
-    }
 
     /// Plans one operation of an atomic batch and adds its result. `Err` ends the batch: with a result of its
     /// own, or with the found bytes.
-    fn plan<'a>(
-        &self,
+    fn plan(
+        &mut self,
+        store: &Store,
         block: &Backing,
         op: &BatchOp<'a>,
         by: usize,
-        overlay: &mut Overlay<'a>,
         reply: &mut BatchReply,
     ) -> Result<(), Result<Answer, Vec<u8>>> {
         let key = op.key();
-        let hash = self.admit_change(key).map_err(Ok)?;
-        self.admit_value(brings(op)).map_err(Ok)?;
+        let hash = store.admit_change(key).map_err(Ok)?;
+        store.admit_value(brings(op)).map_err(Ok)?;
         let stored = || {
-            let hit = self.table.find(block, hash, key)?;
-            Some(block.slice(self.value_of(block, &hit)))
+            let hit = store.table.find(block, hash, key)?;
+            Some(block.slice(store.table.value_of(block, &hit)))
         };
-        let known = overlay.by_key.get(key).map(|at| overlay.writes[*at].value.as_deref());
+        let known = self.by_key.get(key).map(|at| self.writes[*at].value.as_deref());
         let found: Option<&[u8]> = known.unwrap_or_else(stored);
         let there = found.is_some() as u64;
         if known.is_none() {
-            self.plan_over_extents(block, op, hash).map_err(Ok)?;
+            over_extents(store, block, op, hash).map_err(Ok)?;
         }
         let (value, result) = match *op {
             BatchOp::Get { .. } => {
@@ -483,72 +277,49 @@ impl KvBlock {
                     Function::Append => found.map_or(0, <[u8]>::len) + operand.len(),
                     _ => 0,
                 };
-                overlay.admit(makes).map_err(Ok)?;
+                self.admit(makes).map_err(Ok)?;
                 let made = combine(function, found, operand).map_err(Ok)?;
-                overlay.admit(made.bytes().len()).map_err(Ok)?;
-                overlay.made += made.bytes().len();
-                self.admit_value(made.bytes().len()).map_err(Ok)?;
+                self.admit(made.bytes().len()).map_err(Ok)?;
+                self.made += made.bytes().len();
+                store.admit_value(made.bytes().len()).map_err(Ok)?;
                 let value = made.value();
                 (Some(Cow::Owned(made.into_bytes())), value)
             }
         };
-        overlay.set(key, hash, value, by);
+        self.set(key, hash, value, by);
         reply.add(Status::Ok, result, &[]);
         Ok(())
     }
 
-    /// Refuses operations of an atomic batch that do not work on a value that is a list of extents.
-    fn plan_over_extents(
-        &self,
-        block: &Backing,
-        op: &BatchOp<'_>,
-        hash: u64,
-    ) -> Result<(), Answer> {
-        let Some(hit) = self.table.find(block, hash, op.key()).filter(|hit| hit.head.extents())
-        else {
-            return Ok(());
-        };
-        match op {
-            BatchOp::Get { .. } | BatchOp::Swap { .. } | BatchOp::Accumulate { .. } => {
-                self.need_whole(block, &hit)
-            }
-            BatchOp::Put { .. } | BatchOp::Insert { .. } | BatchOp::Delete { .. } => Ok(()),
-        }
-    }
-
     /// Makes all writes or none; in the latter case returns the operation that had no room, and why.
-    fn write_all(
-        &mut self,
-        block: &mut Backing,
-        writes: &[Write<'_>],
-    ) -> Result<(), (usize, Answer)> {
-        let mut placed = Vec::with_capacity(writes.len());
-        for write in writes {
-            match self.place(block, write) {
+    fn commit(&self, store: &mut Store, block: &mut Backing) -> Result<(), (usize, Answer)> {
+        let mut placed = Vec::with_capacity(self.writes.len());
+        for write in &self.writes {
+            match write.place(store, block) {
                 Ok(place) => placed.push(place),
                 Err(refusal) => {
-                    self.take_back(block, writes, &placed);
+                    self.take_back(store, block, &placed);
                     return Err((write.by, refusal));
                 }
             }
         }
-        for (write, place) in writes.iter().zip(placed) {
+        for (write, place) in self.writes.iter().zip(placed) {
             let Write { key, hash, value, .. } = write;
             if value.is_some() {
-                self.events.changed(|| Change::Put { key: (*key).into() });
+                store.events.changed(|| Change::Put { key: (*key).into() });
             }
             match place {
-                WriteState::Beside => self.table.publish(block, *hash, key),
+                WriteState::Beside => store.table.publish(block, *hash, key),
                 WriteState::Over => {
-                    let old = self.table.find(block, *hash, key);
+                    let old = store.table.find(block, *hash, key);
                     let old = old.expect("INV-38: an entry that is written over is there");
                     let value = value.as_deref().expect("only values are written");
-                    self.table.overwrite_with(block, &old, key, value);
+                    store.table.overwrite_with(block, &old, key, value);
                 }
                 WriteState::Gone => {
-                    if let Some(old) = self.table.find(block, *hash, key) {
-                        self.table.remove(block, &old);
-                        self.events.changed(|| Change::Delete { key: (*key).into() });
+                    if let Some(old) = store.table.find(block, *hash, key) {
+                        store.table.remove(block, &old);
+                        store.events.changed(|| Change::Delete { key: (*key).into() });
                     }
                 }
             }
@@ -556,39 +327,260 @@ impl KvBlock {
         Ok(())
     }
 
-    fn place(&mut self, block: &mut Backing, write: &Write<'_>) -> Result<WriteState, Answer> {
-        let Write { key, hash, value, .. } = write;
-        let Some(value) = value.as_deref() else { return Ok(WriteState::Gone) };
-        let old = self.table.find(block, *hash, key);
-        let gives = old.map_or(0, |hit: Hit| hit.head.size());
-        if value.len() <= self.inline_max {
-            if let Some(hit) = &old
-                && self.table.overwrites(block, hit, key, value)
-            {
-                return Ok(WriteState::Over);
-            }
-            self.table.stage(block, *hash, key, Value::Inline(value), gives)?;
-            return Ok(WriteState::Beside);
-        }
-        let replaces = old.map_or(0, |hit| hit.head.value_len);
-        let id = self.table.alloc_large(block, value.len(), replaces)?;
-        block.slice_mut(self.table.heap.values.place(id)).copy_from_slice(value);
-        let staged = self.table.stage(block, *hash, key, Value::Large(id), gives);
-        if let Err(refusal) = staged {
-            self.table.heap.free_value(block, id);
-            return Err(refusal);
-        }
-        Ok(WriteState::Beside)
-    }
-
-    fn take_back(&mut self, block: &mut Backing, writes: &[Write<'_>], placed: &[WriteState]) {
-        for (write, place) in writes.iter().zip(placed) {
+    fn take_back(&self, store: &mut Store, block: &mut Backing, placed: &[WriteState]) {
+        for (write, place) in self.writes.iter().zip(placed) {
             if *place == WriteState::Beside {
-                let staged = self.table.find_staged(block, write.hash, write.key);
+                let staged = store.table.find_staged(block, write.hash, write.key);
                 let staged =
                     staged.expect("INV-38: what was staged is found until it is published");
-                self.table.remove(block, &staged);
+                store.table.remove(block, &staged);
             }
+        }
+    }
+}
+
+/// Refuses operations of an atomic batch that do not work on a value that is a list of extents.
+fn over_extents(store: &Store, block: &Backing, op: &BatchOp<'_>, hash: u64) -> Result<(), Answer> {
+    let Some(hit) = store.table.find(block, hash, op.key()).filter(|hit| hit.head.extents()) else {
+        return Ok(());
+    };
+    match op {
+        BatchOp::Get { .. } | BatchOp::Swap { .. } | BatchOp::Accumulate { .. } => {
+            store.need_whole(block, &hit)
+        }
+        BatchOp::Put { .. } | BatchOp::Insert { .. } | BatchOp::Delete { .. } => Ok(()),
+    }
+}
+
+/// Prefetches the entries of at most `AHEAD` keys; returns the hash and region of each.
+fn prefetch_all<'a, B: Bytes>(
+    table: &Table,
+    block: &B,
+    keys: impl Iterator<Item = &'a [u8]>,
+) -> [(u64, Option<u32>); AHEAD] {
+    let mut ahead = [(0, None); AHEAD];
+    for ((hash, region), key) in ahead.iter_mut().zip(keys) {
+        *hash = key_hash(key);
+        *region = table.prefetch_index(block, *hash);
+    }
+    for (hash, region) in &ahead {
+        if let Some(region) = region
+            && B::ALL
+        {
+            table.heap.regions.get(*region).prefetch_entry(block, *hash as u32);
+        }
+    }
+    ahead
+}
+
+impl Store {
+    pub fn multi_get<B: Bytes>(
+        &self,
+        block: &B,
+        args: &[u8],
+        payload: &[u8],
+    ) -> Result<Answer, Answer> {
+        let most = u32::decode(args)? as usize;
+        admit_request(payload)?;
+        let keys = keys(payload)?;
+        admit_count(keys.len())?;
+        let keys = match B::ALL {
+            true => &keys[..],
+            // The client repeats the rest.
+            false => match self.reach_many(block, &keys) {
+                Some(reached) => &keys[..reached],
+                None => return Ok(unanswered()),
+            },
+        };
+        let mut reply = BatchReply::new(most.min(MANY_BYTES_MAX));
+        let mut ahead = [(0, None); AHEAD];
+        for (at, key) in keys.iter().copied().enumerate() {
+            if reply.full() {
+                break;
+            }
+            if at % AHEAD == 0 {
+                ahead = prefetch_all(&self.table, block, keys[at..].iter().copied());
+            }
+            let (hash, region) = ahead[at % AHEAD];
+            let hit = match self.admit_hashed(key, hash, false) {
+                Ok(()) => {
+                    let region = region.expect("INV-17: a hash of the block's range has a region");
+                    self.table.find_in(block, region, hash as u32, key)
+                }
+                Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
+                Err(refusal) if passing(&refusal) => break,
+                Err(refusal) => {
+                    reply.add_refusal(&refusal);
+                    continue;
+                }
+            };
+            let told = match hit {
+                None => reply.add_found(Status::KeyNotFound, 0, &[]),
+                Some(hit) if hit.head.extents() => {
+                    reply.add(Status::ValueTooLarge, self.table.length_of(block, &hit), &[]);
+                    ReplyContent::Length
+                }
+                Some(hit) => {
+                    reply.add_found(Status::Ok, 0, block.slice(self.table.value_of(block, &hit)))
+                }
+            };
+            if told == ReplyContent::Nothing {
+                break;
+            }
+        }
+        let count = reply.count;
+        Ok(reply.answer(count))
+    }
+
+    pub fn batch(
+        &mut self,
+        block: &mut Backing,
+        args: &[u8],
+        payload: &[u8],
+    ) -> Result<Answer, Answer> {
+        let (atomic, rest) = mode_and_key(args)?;
+        if !rest.is_empty() {
+            return Err(Answer::refuse(Status::BadFrame, "KvBatch takes one byte of arguments"));
+        }
+        admit_request(payload)?;
+        let ops = batch_ops(payload)?;
+        admit_count(ops.len())?;
+        if atomic { self.run_atomic(block, &ops) } else { self.run_each(block, &ops) }
+    }
+
+    /// Runs operations in order, each on its own, until one has to wait.
+    fn run_each(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
+        let mut reply = BatchReply::new(KV_BATCH_BYTES_MAX);
+        let mut ahead = [(0, None); AHEAD];
+        for (at, op) in ops.iter().enumerate() {
+            if reply.full() {
+                break;
+            }
+            if at % AHEAD == 0 {
+                ahead = prefetch_all(&self.table, block, ops[at..].iter().map(BatchOp::key));
+            }
+            let told = match self.run_one(block, op, ahead[at % AHEAD].0) {
+                Ok(answer) => match &answer.payload {
+                    // Only operations that change nothing answer with bytes of the block.
+                    Payload::Block(range) => {
+                        let found = block.slice(range.clone());
+                        reply.add_found(answer.status, answer.value, found)
+                    }
+                    _ => {
+                        reply.add(answer.status, answer.value, &[]);
+                        let length = answer.status == Status::ValueTooLarge;
+                        if length { ReplyContent::Length } else { ReplyContent::Value }
+                    }
+                },
+                Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
+                Err(refusal) if passing(&refusal) => break,
+                Err(refusal) => {
+                    reply.add_refusal(&refusal);
+                    ReplyContent::Value
+                }
+            };
+            // A client that reads the value separately must get the value of this point.
+            if told != ReplyContent::Value {
+                break;
+            }
+        }
+        let count = reply.count;
+        Ok(Answer { args: vec![1], ..reply.answer(count) })
+    }
+
+    fn run_one(
+        &mut self,
+        block: &mut Backing,
+        op: &BatchOp<'_>,
+        hash: u64,
+    ) -> Result<Answer, Answer> {
+        let key = op.key();
+        // The batch is recorded as a whole.
+        self.ownership.need_arrived(hash, true)?;
+        self.admit_hashed(key, hash, !matches!(op, BatchOp::Get { .. }))?;
+        self.admit_value(brings(op))?;
+        let old = self.table.find(block, hash, key);
+        let there = old.is_some() as u64;
+        let (value, answer) = match *op {
+            BatchOp::Get { .. } => {
+                let hit = old.ok_or_else(|| bare(Status::KeyNotFound))?;
+                if hit.head.extents() {
+                    let length = self.table.length_of(block, &hit);
+                    return Ok(Answer { value: length, ..bare(Status::ValueTooLarge) });
+                }
+                return Ok(Answer::ok(0).with(Payload::Block(self.table.value_of(block, &hit))));
+            }
+            BatchOp::Delete { .. } => {
+                let hit = old.ok_or_else(|| bare(Status::KeyNotFound))?;
+                self.table.remove(block, &hit);
+                self.events.changed(|| Change::Delete { key: key.into() });
+                return Ok(Answer::ok(0));
+            }
+            BatchOp::Accumulate { function, operand, .. } => {
+                let args = honeycomb_wire::stored::accumulate_args(function, key);
+                return self.accumulate(block, &args, operand).map(without_list);
+            }
+            BatchOp::Put { value, .. } => (value, Answer::ok(there)),
+            BatchOp::Insert { .. } if old.is_some() => return Err(bare(Status::KeyExists)),
+            BatchOp::Insert { value, .. } => (value, Answer::ok(0)),
+            BatchOp::Swap { expected, new, .. } => {
+                if let Some(hit) = &old {
+                    self.need_whole(block, hit)?;
+                }
+                let found = old.map(|hit| self.table.value_of(block, &hit));
+                if found.as_ref().map(|range| block.slice(range.clone())) != expected {
+                    let answer = Answer { value: there, ..bare(Status::CompareFailed) };
+                    return Ok(match found {
+                        Some(range) => answer.with(Payload::Block(range)),
+                        None => answer,
+                    });
+                }
+                (new, Answer::ok(0))
+            }
+        };
+        self.set(block, hash, key, old, Incoming::Bytes(value))?;
+        Ok(answer)
+    }
+
+    /// Runs all operations or none.
+    fn run_atomic(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
+        self.admit_slot(ops)?;
+        let mut writes = WriteSet::default();
+        // Every operation has at least its bare result, so that much is reserved.
+        let mut reply = BatchReply::new(KV_BATCH_BYTES_MAX - RESULT * ops.len());
+        for (by, op) in ops.iter().enumerate() {
+            reply.most += RESULT;
+            if let Err(refusal) = writes.plan(self, block, op, by, &mut reply) {
+                if Bug::BatchHalfDone.active() {
+                    let _ = writes.commit(self, block);
+                }
+                return refused(by, refusal);
+            }
+        }
+        if let Err((by, refusal)) = writes.commit(self, block) {
+            return refused(by, Ok(refusal));
+        }
+        Ok(Answer { args: vec![1], ..reply.answer(ops.len() as u64) })
+    }
+
+    /// Checks that all keys of an atomic batch are in one slot, and belong to this block.
+    fn admit_slot(&self, ops: &[BatchOp<'_>]) -> Result<(), Answer> {
+        let slot = |key| slot_of(key_hash(key));
+        let Some(first) = ops.first().map(BatchOp::key) else { return Ok(()) };
+        if let Some(other) = ops.iter().map(BatchOp::key).find(|key| slot(key) != slot(first)) {
+            return Err(Answer::refuse(
+                Status::InvalidArgument,
+                format!(
+                    "all keys of an atomic batch must be in one hash slot, but '{}' and '{}' are \
+                     not; give them the same {{tag}}",
+                    shown(first),
+                    shown(other)
+                ),
+            ));
+        }
+        match self.admit_change(first) {
+            Err(refusal) if passing(&refusal) => Err(refusal),
+            _ => Ok(()),
         }
     }
 }

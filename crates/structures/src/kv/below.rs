@@ -5,8 +5,7 @@
 //! needs the whole block in memory, and does not use this module.
 
 use super::KvBlock;
-use super::region::Region;
-use super::table::Hit;
+use super::store::Store;
 use crate::{Answer, Bytes, Content, Fetched, LowerTierReads, Movable, Rest, Snapshot};
 use honeycomb_wire::{Op, key_hash};
 
@@ -26,29 +25,31 @@ impl Content for KvBlock {
     /// that are still arriving, and entries outside of `range` are omitted: while a part moves, `range`
     /// decides which of the two blocks writes it.
     fn snapshot(&self, range: (u64, u64)) -> Snapshot {
-        self.entries_in(range)
+        self.partition.store.table.entries_in(range)
     }
 
     /// A block is busy while a part of it moves, arrives or is discarded.
     fn rests(&self) -> Rest {
-        let arrives = !self.fills.is_empty() || self.adopting.waits();
-        if arrives || !self.can_leave() || !self.table.heap.arena.is_swept() {
+        let arrives = self.partition.is_arriving() || self.adopting.waits();
+        let arena = &self.partition.store.table.heap.arena;
+        if arrives || !self.partition.can_leave() || !arena.is_swept() {
             return Rest::Busy;
         }
-        Rest::Whole(self.table.heap.arena.end())
+        Rest::Whole(arena.end())
     }
 
     fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {
-        Some(self)
+        Some(&self.partition.store)
     }
 
     fn demoted(&mut self) {
-        self.table.heap.demoted();
-        self.table.overflow.set_lacking(None);
+        let table = &mut self.partition.store.table;
+        table.heap.demoted();
+        table.overflow.set_lacking(None);
     }
 }
 
-impl LowerTierReads for KvBlock {
+impl LowerTierReads for Store {
     fn read(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
         let result = match op {
             Op::KvGet => self.get(bytes, args),
@@ -62,25 +63,10 @@ impl LowerTierReads for KvBlock {
     }
 }
 
-impl KvBlock {
-    /// The entry of a key, and the list of extents if that is its value. The outer `None`: bytes that are
-    /// needed to find it are missing.
-    #[inline]
-    pub(super) fn reach(&self, bytes: &impl Bytes, hash: u64, key: &[u8]) -> Option<Option<Hit>> {
-        if !self.table.can_find(bytes, hash, key) {
-            return None;
-        }
-        let hit = self.table.find(bytes, hash, key);
-        let listed = hit.as_ref().filter(|hit| hit.head.extents());
-        match listed {
-            Some(hit) if !bytes.wants(&self.value_of(bytes, hit)) => None,
-            _ => Some(hit),
-        }
-    }
-
+impl Store {
     /// The number of these keys that can be answered with their values: the first ones, if they are many.
     /// `None` if bytes that they need are missing.
-    pub(super) fn reach_many(&self, bytes: &impl Bytes, keys: &[&[u8]]) -> Option<usize> {
+    pub fn reach_many(&self, bytes: &impl Bytes, keys: &[&[u8]]) -> Option<usize> {
         let mut needs = Needs::up_to(bytes.most());
         let mut reached = 0;
         for key in keys.iter().take(WANT_KEYS) {
@@ -90,11 +76,11 @@ impl KvBlock {
                 continue;
             }
             let region = self.table.heap.regions.get(self.table.map.region_of(hash));
-            let enough = match self.reach(bytes, hash, key) {
+            let enough = match self.table.reach(bytes, hash, key) {
                 None => needs.and(false, region.lookup_bytes()),
                 Some(None) => needs.and(true, region.lookup_bytes()),
                 Some(Some(hit)) => {
-                    let value = self.value_of(bytes, &hit);
+                    let value = self.table.value_of(bytes, &hit);
                     needs.and(bytes.wants(&value), region.lookup_bytes() + value.len())
                 }
             };
@@ -103,18 +89,6 @@ impl KvBlock {
             }
         }
         (!needs.lacking).then_some(reached)
-    }
-
-    /// Whether the region from which a page begins was read. If not, the following regions are requested with
-    /// it, as far as the page may hold them.
-    pub(super) fn reach_page(&self, bytes: &impl Bytes, first: usize, most: usize) -> bool {
-        let mut contents = self.table.regions_from(first).map(Region::contents);
-        if contents.clone().next().is_none_or(|first| bytes.has(&first)) {
-            return true;
-        }
-        let mut needs = Needs::up_to(most.min(bytes.most()));
-        let _ = contents.any(|range| needs.and(bytes.wants(&range), range.len()));
-        false
     }
 }
 

@@ -1,14 +1,14 @@
 //! Where a block splits: by its bytes, unless one half is much busier than the other.
 
-use super::KvBlock;
 use super::batch::shown;
+use super::ownership::Ownership;
 use super::region::{ENTRY, Region};
+use super::table::Table;
 use honeycomb_block::Backing;
+use honeycomb_types::Bug;
 use honeycomb_types::limits::SLOT_WIDTH;
-use honeycomb_types::{Bug, Time};
 use honeycomb_wire::{key_tag, slot_of};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Each half has at least the weight of a block divided by this: a smaller half would give no relief.
 const LEAST_HALF: usize = 16;
@@ -19,29 +19,21 @@ const SEEN_LEAST: u64 = 1000;
 /// Even if the load is uneven, each half has at least a block's weight divided by this, so that the fuller
 /// half does not split again soon.
 const LEAST_OF_BUSY: usize = 4;
-/// Operations count half as much after this time.
-const HALVES_AFTER: Duration = Duration::from_secs(1);
-/// After a long time without a call, the counts are halved at most this often: a block that is only read is
-/// inspected rarely.
-const HALVINGS_MAX: u64 = 3;
+/// The search for the hash at which a block splits.
+pub(super) struct SplitPoint<'a> {
+    table: &'a Table,
+    start: u64,
+    end: u64,
+}
 
-impl KvBlock {
-    /// Reduces the weight of operations that were counted long ago.
-    pub(super) fn cool(&mut self, now: Time) {
-        let passed = now.since(self.asking.cooled);
-        if passed < HALVES_AFTER {
-            return;
-        }
-        let halvings = (passed.as_millis() / HALVES_AFTER.as_millis()) as u64;
-        self.asking.cooled = now;
-        for region in self.table.heap.regions.iter() {
-            region.load.set(region.load.get() >> halvings.min(HALVINGS_MAX));
-        }
+impl<'a> SplitPoint<'a> {
+    pub fn new(table: &'a Table, range: &Ownership) -> SplitPoint<'a> {
+        SplitPoint { table, start: range.start(), end: range.end() }
     }
 
     /// Where the block splits: the first hash of the upper half, at a boundary of slots. `None` if no
     /// boundary gives relief.
-    pub(super) fn middle(&self, block: &Backing) -> Option<u64> {
+    pub fn middle(&self, block: &Backing) -> Option<u64> {
         let total = self.upto(self.table.map.len(), weight);
         let place = self.place_where(total / 2, weight);
         let weighed = self.weigh_below(block, self.boundaries(block, place));
@@ -54,7 +46,7 @@ impl KvBlock {
 
     /// The keys that fill a block for which `middle` finds nothing: those of the slot with the median byte.
     /// One key stands for all.
-    pub(super) fn hot_keys(&self, block: &Backing) -> Arc<str> {
+    pub fn hot_keys(&self, block: &Backing) -> Arc<str> {
         let total = self.upto(self.table.map.len(), weight);
         let place = self.place_where(total / 2, weight);
         let region = self.table.region_at(place);
@@ -142,7 +134,8 @@ impl KvBlock {
     /// slots that have entries, halfway. Also those next to the region on both sides, because one slot may
     /// fill more than a region.
     fn boundaries(&self, block: &Backing, place: usize) -> Vec<u64> {
-        let (first, last) = (slot_of(self.table.map.start(place)), slot_of(self.end_of(place)));
+        let (first, last) =
+            (slot_of(self.table.map.start(place)), slot_of(self.table.map.end(place, self.end)));
         let region = self.table.region_at(place);
         let live = region.walk(block).filter(|(_, head)| !head.dead());
         let mut used: Vec<u64> = live.map(|(at, head)| slot_of(head.hash(block, at))).collect();

@@ -4,8 +4,11 @@
 //! has changed only the free space.
 
 use super::batch::too_much;
+use super::import::Import;
+use super::partition::Partition;
+use super::store::{Incoming, Store};
 use super::table::Table;
-use super::{Incoming, KvBlock};
+
 use crate::{Answer, Ticket, large_limit};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
@@ -101,8 +104,9 @@ impl Fills {
     }
 }
 
-impl KvBlock {
-    pub(super) fn begin_fill(
+impl Partition {
+    /// Makes room for a payload that will arrive piece by piece.
+    pub fn begin_fill(
         &mut self,
         block: &mut Backing,
         ticket: Ticket,
@@ -117,53 +121,64 @@ impl KvBlock {
             | Op::KvPutExtents
             | Op::KvDeleteExtents => return Err(too_much(length)),
             Op::MoveRegion | Op::MovePatch | Op::MoveValue | Op::MoveState => {
-                return self.begin_part(block, ticket, op, args, length);
+                Import::admit(self.import.as_mut(), op, args)?;
+                let extent = self.store.table.alloc_for_part(block, length)?;
+                self.fills.add(ticket, op, args, extent, length);
+                return Ok(());
             }
             Op::KvPut => mode_and_key(args)?.1,
             Op::KvUpdate | Op::KvUpsert => args,
             Op::KvCompareAndSwap => SwapArgs::decode(args, &[0; SWAP_PREFIX])?.key,
             other => panic!("{} carries no payload", other.name()),
         };
-        self.admit_change(key)?;
+        self.store.admit_change(key)?;
         match op {
             // It holds two values; which of them is too large is known only when they have arrived.
             Op::KvCompareAndSwap => {
-                let most = (2 * large_limit(self.size) + SWAP_PREFIX).min(FRAME_MAX);
+                let most = (2 * large_limit(self.store.size()) + SWAP_PREFIX).min(FRAME_MAX);
                 if length > most {
                     let message =
                         format!("a payload of {length} bytes is over the limit of {most}");
                     return Err(Answer::refuse(Status::ValueTooLarge, message));
                 }
             }
-            _ => self.admit_value(length)?,
+            _ => self.store.admit_value(length)?,
         }
-        let large = self.table.alloc_large(block, length, 0)?;
+        let large = self.store.table.alloc_large(block, length, 0)?;
         self.fills.add(ticket, op, args, large, length);
         Ok(())
     }
 
-    pub(super) fn end_fill(
-        &mut self,
-        block: &mut Backing,
-        ticket: Ticket,
-    ) -> Result<Answer, Answer> {
+    /// Applies an operation whose payload is complete.
+    pub fn end_fill(&mut self, block: &mut Backing, ticket: Ticket) -> Result<Answer, Answer> {
         let mut fill = self.fills.take(ticket);
-        fill.sum_up(&self.table, block);
+        fill.sum_up(&self.store.table, block);
         let Fill { op, args, large, length, filled, sum } = fill;
         assert_eq!(filled, length, "INV-07: only a complete payload is committed");
         if let Some((_, sum)) = sum {
-            return self.take_extent(block, op, &args, large, sum.value());
+            return match Import::admit(self.import.as_mut(), op, &args) {
+                Ok(import) => {
+                    import.take_extent(&mut self.store, block, (op, &args), large, sum.value())
+                }
+                Err(refusal) => {
+                    self.store.table.heap.free_value(block, large);
+                    Err(refusal)
+                }
+            };
         }
         if op == Op::KvCompareAndSwap {
-            return self.end_swap(block, &args, large);
+            return self.store.end_swap(block, &args, large);
         }
-        if length > self.inline_max {
-            return self.mutate(block, op, &args, Incoming::Extent(large));
+        if length > self.store.inline_max {
+            return self.store.mutate(block, op, &args, Incoming::Extent(large));
         }
-        let bytes = self.take_bytes(block, large, 0);
-        self.mutate(block, op, &args, Incoming::Bytes(&bytes))
+        let bytes = self.store.take_bytes(block, large, 0);
+        self.store.mutate(block, op, &args, Incoming::Bytes(&bytes))
     }
+}
 
+impl Store {
+    /// Applies a compare-and-swap whose payload is in an extent.
     fn end_swap(&mut self, block: &mut Backing, args: &[u8], large: u32) -> Result<Answer, Answer> {
         let place = self.table.heap.values.place(large);
         let compared = self.compare_fill(block, args, place.clone());
@@ -179,12 +194,12 @@ impl KvBlock {
         if new_len <= self.inline_max {
             let bytes = self.take_bytes(block, large, skip);
             let old = self.table.find(block, hash, key);
-            self.store(block, hash, key, old, Incoming::Bytes(&bytes))?;
+            self.set(block, hash, key, old, Incoming::Bytes(&bytes))?;
             return Ok(Answer::ok(0));
         }
         self.table.heap.trim_value(block, large, skip, new_len);
         let old = self.table.find(block, hash, key);
-        let stored = self.store(block, hash, key, old, Incoming::Extent(large));
+        let stored = self.set(block, hash, key, old, Incoming::Extent(large));
         if let Err(refusal) = stored {
             self.table.heap.free_value(block, large);
             return Err(refusal);

@@ -3,11 +3,12 @@
 //! Nothing of the range is visible before the controller commits it to this block: regions are kept beside
 //! the table, keyed by their range, and a part that arrives again replaces the earlier one.
 
-use super::KvBlock;
 use super::large_values::values_of;
+use super::ownership::Joined;
 use super::region::Region;
+use super::store::Store;
 use super::table::Table;
-use crate::{Answer, Ticket};
+use crate::Answer;
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
@@ -15,71 +16,50 @@ use honeycomb_wire::messages::{
     MoveDoneRequest, MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveValueRequest,
 };
 use honeycomb_wire::{Field, Op, Reader, Status, checksum};
+use std::collections::BTreeMap;
 
-/// A range that moves to this block.
+/// The content of a range that moves to this block.
 pub(super) struct Import {
     move_id: u64,
     start: u64,
     end: u64,
     /// The values that have arrived, by their numbers in the other block.
     values: HashMap<u32, u32>,
-    /// Whether everything has arrived and was counted.
-    whole: bool,
+    /// The regions that have arrived, not visible yet: by first hash, with the last.
+    regions: BTreeMap<u64, (u64, u32)>,
 }
 
 impl Import {
     pub fn new(move_id: u64, start: u64, end: u64) -> Import {
-        Import { move_id, start, end, values: HashMap::new(), whole: false }
+        Import { move_id, start, end, values: HashMap::new(), regions: BTreeMap::new() }
     }
 
-    /// The range, if this is the move.
-    pub fn of(&self, move_id: u64) -> Option<(u64, u64)> {
-        (self.move_id == move_id).then_some((self.start, self.end))
+    /// Whether this is the move.
+    pub fn is_of(&self, move_id: u64) -> bool {
+        self.move_id == move_id
     }
 
-    /// Whether all of it has arrived: the controller may commit the move.
-    pub fn is_whole(&self) -> bool {
-        self.whole
+    /// The range.
+    pub fn range(&self) -> (u64, u64) {
+        (self.start, self.end)
     }
 
-    pub fn holds(&self, hash: u64) -> bool {
-        self.start <= hash && hash <= self.end
-    }
-}
-
-impl KvBlock {
-    pub(super) fn start_import(
-        &mut self,
-        move_id: u64,
-        start: u64,
-        end: u64,
-    ) -> Result<(), Answer> {
-        if self.import.as_ref().is_some_and(|import| import.move_id == move_id) {
-            return Ok(());
-        }
-        let beside =
-            end.checked_add(1) == Some(self.start) || self.end.checked_add(1) == Some(start);
-        if self.import.is_some() || self.export.is_some() || self.empty_handed || !beside {
-            let text = "the block is part of another move, or not a neighbour of the range";
-            return Err(Answer::refuse(Status::Busy, text));
-        }
-        self.import = Some(Import::new(move_id, start, end));
-        self.table.overflow.set_lacking(None);
-        self.calm = false;
-        Ok(())
+    /// The regions that have arrived.
+    pub fn regions(&self) -> impl Iterator<Item = u32> + '_ {
+        self.regions.values().map(|(_, id)| *id)
     }
 
-    /// Checks a part of a move before its payload has arrived.
-    pub(super) fn admit_part(&self, op: Op, args: &[u8]) -> Result<(), Answer> {
+    /// Checks a part of a move before its payload has arrived; returns the import to which it belongs.
+    pub fn admit<'i>(
+        import: Option<&'i mut Import>,
+        op: Op,
+        args: &[u8],
+    ) -> Result<&'i mut Import, Answer> {
+        let mut range = None;
         let move_id = match op {
             Op::MoveRegion => {
                 let part = MoveRegionRequest::decode(args)?;
-                let inside = self.import.as_ref().is_some_and(|import| {
-                    import.start <= part.start && part.start <= part.end && part.end <= import.end
-                });
-                if !inside {
-                    return Err(no_move());
-                }
+                range = Some((part.start, part.end));
                 part.move_id
             }
             Op::MovePatch => MovePatchRequest::decode(args)?.move_id,
@@ -88,102 +68,87 @@ impl KvBlock {
             Op::MoveDone => MoveDoneRequest::decode(args)?.move_id,
             other => panic!("{} is no part of a move", other.name()),
         };
-        let known = self.import.as_ref().is_some_and(|import| import.move_id == move_id);
-        if known { Ok(()) } else { Err(no_move()) }
+        let import = import.filter(|import| {
+            let inside = range.is_none_or(|(start, end)| {
+                import.start <= start && start <= end && end <= import.end
+            });
+            inside && import.is_of(move_id)
+        });
+        import.ok_or_else(no_move)
     }
 
-    /// Applies a part of a move whose payload is whole in the request.
-    pub(super) fn take_part(
+    /// Applies a part of a move that was admitted, and whose payload is whole in the request.
+    pub fn receive(
         &mut self,
+        store: &mut Store,
         block: &mut Backing,
         op: Op,
         args: &[u8],
         payload: &[u8],
     ) -> Result<Answer, Answer> {
-        self.admit_part(op, args)?;
         match op {
-            Op::MoveDrops => self.take_drops(block, &MoveDropsRequest::decode(args)?),
-            Op::MoveDone => self.take_done(&MoveDoneRequest::decode(args)?),
-            Op::MovePatch => self.take_patch(block, &MovePatchRequest::decode(args)?, payload),
+            Op::MoveDrops => self.take_drops(store, block, &MoveDropsRequest::decode(args)?),
+            Op::MoveDone => self.take_done(store, &MoveDoneRequest::decode(args)?),
+            Op::MovePatch => {
+                self.take_patch(store, block, &MovePatchRequest::decode(args)?, payload)
+            }
             Op::MoveRegion if payload.is_empty() => {
                 let part = MoveRegionRequest::decode(args)?;
-                self.place_region(block, &part, None)
+                self.place_region(store, block, &part, None)
             }
             _ => {
-                let extent = self.table.alloc_for_part(block, payload.len())?;
-                block.slice_mut(self.table.heap.values.place(extent)).copy_from_slice(payload);
-                self.take_extent(block, op, args, extent, checksum(payload))
+                let extent = store.table.alloc_for_part(block, payload.len())?;
+                block.slice_mut(store.table.heap.values.place(extent)).copy_from_slice(payload);
+                self.take_extent(store, block, (op, args), extent, checksum(payload))
             }
         }
     }
 
-    /// Makes room for a part of a move that will arrive piece by piece.
-    pub(super) fn begin_part(
+    /// Applies a part of a move that was admitted, and whose payload has arrived in an extent, which is freed
+    /// after a refusal. `found` is the checksum of the payload.
+    pub fn take_extent(
         &mut self,
+        store: &mut Store,
         block: &mut Backing,
-        ticket: Ticket,
-        op: Op,
-        args: &[u8],
-        length: usize,
-    ) -> Result<(), Answer> {
-        self.admit_part(op, args)?;
-        let extent = self.table.alloc_for_part(block, length)?;
-        self.fills.add(ticket, op, args, extent, length);
-        Ok(())
-    }
-
-    /// Applies a part of a move whose payload has arrived in an extent, which is freed after a refusal.
-    /// `found` is the checksum of the payload.
-    pub(super) fn take_extent(
-        &mut self,
-        block: &mut Backing,
-        op: Op,
-        args: &[u8],
+        (op, args): (Op, &[u8]),
         extent: u32,
         found: u64,
     ) -> Result<Answer, Answer> {
-        let judged = self.admit_part(op, args).and_then(|()| {
-            let sum = match op {
-                Op::MoveRegion => MoveRegionRequest::decode(args)?.checksum,
-                Op::MovePatch => MovePatchRequest::decode(args)?.checksum,
-                _ => MoveValueRequest::decode(args)?.checksum,
-            };
-            if found == sum {
-                return Ok(());
-            }
-            Err(Answer::refuse(Status::BadFrame, "a part of the move has the wrong checksum"))
-        });
-        if let Err(refusal) = judged {
-            self.table.heap.free_value(block, extent);
-            return Err(refusal);
+        let sum = match op {
+            Op::MoveRegion => MoveRegionRequest::decode(args)?.checksum,
+            Op::MovePatch => MovePatchRequest::decode(args)?.checksum,
+            _ => MoveValueRequest::decode(args)?.checksum,
+        };
+        if found != sum {
+            store.table.heap.free_value(block, extent);
+            return Err(broken("a part of the move has the wrong checksum"));
         }
         if op == Op::MovePatch {
-            let runs = block.slice(self.table.heap.values.place(extent)).to_vec();
-            self.table.heap.free_value(block, extent);
-            return self.take_patch(block, &MovePatchRequest::decode(args)?, &runs);
+            let runs = block.slice(store.table.heap.values.place(extent)).to_vec();
+            store.table.heap.free_value(block, extent);
+            return self.take_patch(store, block, &MovePatchRequest::decode(args)?, &runs);
         }
         if op == Op::MoveRegion {
             let part = MoveRegionRequest::decode(args)?;
-            return self.place_region(block, &part, Some(extent));
+            return self.place_region(store, block, &part, Some(extent));
         }
         let part = MoveValueRequest::decode(args)?;
-        let import = self.import.as_mut().expect("admitted");
-        import.whole = false;
-        let before = import.values.insert(part.value, extent);
+        store.ownership.set_whole(false);
+        let before = self.values.insert(part.value, extent);
         assert!(before.is_none(), "INV-19: a value is dropped before its number is used again");
         Ok(Answer::ok(0))
     }
 
     fn take_drops(
         &mut self,
+        store: &mut Store,
         block: &mut Backing,
         part: &MoveDropsRequest,
     ) -> Result<Answer, Answer> {
-        let import = self.import.as_mut().expect("admitted");
-        import.whole = false;
+        store.ownership.set_whole(false);
         for value in &part.values {
-            if let Some(extent) = import.values.remove(value) {
-                self.table.heap.free_value(block, extent);
+            if let Some(extent) = self.values.remove(value) {
+                store.table.heap.free_value(block, extent);
             }
         }
         Ok(Answer::ok(0))
@@ -194,17 +159,17 @@ impl KvBlock {
     /// other parts as well.
     fn place_region(
         &mut self,
+        store: &mut Store,
         block: &mut Backing,
         part: &MoveRegionRequest,
         extent: Option<u32>,
     ) -> Result<Answer, Answer> {
         let MoveRegionRequest { start, end, .. } = *part;
-        let table = &mut self.table;
-        let reaches =
-            table.incoming.range(..=end).rev().take_while(|(_, (last, _))| *last >= start);
+        let table = &mut store.table;
+        let reaches = self.regions.range(..=end).rev().take_while(|(_, (last, _))| *last >= start);
         let older: Vec<u64> = reaches.map(|(first, _)| *first).collect();
         for first in older {
-            let (_, id) = table.incoming.remove(&first).expect("the region was just found");
+            let (_, id) = self.regions.remove(&first).expect("the region was just found");
             table.heap.forget_region(block, id);
         }
         let id = table.heap.regions.add();
@@ -215,14 +180,13 @@ impl KvBlock {
             table.heap.regions.release(id);
             return Err(Answer::refuse(Status::BadFrame, "a part of the move is not a region"));
         }
-        table.incoming.insert(start, (end, id));
+        self.regions.insert(start, (end, id));
         if Bug::MoveForgetsOwner.active() {
             table.forget_owners(block, id);
         }
-        let import = self.import.as_mut().expect("admitted");
-        import.whole = false;
+        store.ownership.set_whole(false);
         if part.values > 0 {
-            let large = rename_values(table, block, id, &import.values)?;
+            let large = rename_values(table, block, id, &self.values)?;
             table.heap.regions.get_mut(id).large = large;
         }
         Ok(Answer::ok(0))
@@ -231,14 +195,14 @@ impl KvBlock {
     /// Applies the source's changes to a region that has arrived.
     fn take_patch(
         &mut self,
+        store: &mut Store,
         block: &mut Backing,
         part: &MovePatchRequest,
         runs: &[u8],
     ) -> Result<Answer, Answer> {
-        let import = self.import.as_mut().expect("admitted");
-        import.whole = false;
-        let table = &mut self.table;
-        let known = table.incoming.get(&part.start).filter(|(end, _)| *end == part.end);
+        store.ownership.set_whole(false);
+        let table = &mut store.table;
+        let known = self.regions.get(&part.start).filter(|(end, _)| *end == part.end);
         let id = known.map(|(_, id)| *id).ok_or_else(|| broken("a patch belongs to no region"))?;
         if checksum(runs) != part.checksum {
             return Err(broken("a patch has the wrong checksum"));
@@ -273,19 +237,18 @@ impl KvBlock {
     }
 
     /// Everything was sent: compares the totals with the content that has arrived.
-    fn take_done(&mut self, part: &MoveDoneRequest) -> Result<Answer, Answer> {
-        let import = self.import.as_mut().expect("admitted");
-        let (mut next, mut entries, mut bytes) = (Some(import.start), 0, 0);
-        for (start, (end, id)) in &self.table.incoming {
+    fn take_done(&mut self, store: &mut Store, part: &MoveDoneRequest) -> Result<Answer, Answer> {
+        let (mut next, mut entries, mut bytes) = (Some(self.start), 0, 0);
+        for (start, (end, id)) in &self.regions {
             if next != Some(*start) {
                 break;
             }
             next = end.checked_add(1);
-            let region = self.table.heap.regions.get(*id);
+            let region = store.table.heap.regions.get(*id);
             entries += region.count as u64;
             bytes += (region.live + region.large) as u64;
         }
-        let to_the_end = next == import.end.checked_add(1);
+        let to_the_end = next == self.end.checked_add(1);
         if !to_the_end || (entries, bytes) != (part.entries, part.bytes) {
             let text = format!(
                 "{entries} entries of {bytes} bytes arrived up to {next:?}, not {} of {}",
@@ -293,55 +256,45 @@ impl KvBlock {
             );
             return Err(Answer::refuse(Status::Internal, text));
         }
-        import.whole = true;
+        store.ownership.set_whole(true);
         Ok(Answer::ok(entries))
     }
 
-    /// From now on the block owns the received range, or the range is dropped.
-    pub(super) fn finish_import(&mut self, block: &mut Backing, move_id: u64, commit: bool) {
-        if self.import.as_ref().is_none_or(|import| import.move_id != move_id) {
-            return;
+    /// From now on the block owns the received range.
+    pub fn commit(self, store: &mut Store, block: &mut Backing) {
+        let joined = store.ownership.arrive();
+        let table = &mut store.table;
+        for id in self.regions() {
+            table.heap.regions.change(id, |region| region.fixed = false);
+            table.length += table.heap.regions.get(id).count as u64;
         }
-        let import = self.import.take().expect("looked at above");
-        let table = &mut self.table;
-        let incoming = std::mem::take(&mut table.incoming);
-        if !commit {
-            for (_, id) in incoming.into_values() {
-                table.heap.forget_region(block, id);
+        let starts: Vec<u64> = self.regions.keys().copied().collect();
+        let order: Vec<u32> = self.regions().collect();
+        match joined {
+            Joined::Whole => {
+                // The block was opened for this move: its first region is empty.
+                for id in table.map.replace(starts, order) {
+                    table.heap.forget_region(block, id);
+                }
             }
-            // In an order that does not depend on the keys of the table (INV-35).
-            let mut extents: Vec<u32> = import.values.into_values().collect();
-            extents.sort_unstable();
-            for extent in extents {
-                table.heap.free_value(block, extent);
-            }
-            self.calm = self.is_calm();
-            return;
+            Joined::After => table.map.append(starts, order),
+            Joined::Before => table.map.prepend(starts, order),
         }
-        assert!(import.whole, "INV-19: only what was confirmed is committed");
-        for (_, id) in incoming.values() {
-            table.heap.regions.change(*id, |region| region.fixed = false);
+        store.events.count_unreported();
+    }
+
+    /// The received range stays at the other block.
+    pub fn cancel(self, store: &mut Store, block: &mut Backing) {
+        store.ownership.cancel_arrival();
+        for id in self.regions() {
+            store.table.heap.forget_region(block, id);
         }
-        let starts: Vec<u64> = incoming.keys().copied().collect();
-        let order: Vec<u32> = incoming.into_values().map(|(_, id)| id).collect();
-        for id in &order {
-            table.length += table.heap.regions.get(*id).count as u64;
+        // In an order that does not depend on the keys of the table (INV-35).
+        let mut extents: Vec<u32> = self.values.into_values().collect();
+        extents.sort_unstable();
+        for extent in extents {
+            store.table.heap.free_value(block, extent);
         }
-        if import.start == self.start && import.end == self.end {
-            // The block was opened for this move: its first region is empty.
-            for id in table.map.replace(starts, order) {
-                table.heap.forget_region(block, id);
-            }
-        } else if import.start > self.end {
-            table.map.append(starts, order);
-            self.end = import.end;
-        } else {
-            table.map.prepend(starts, order);
-            self.start = import.start;
-        }
-        self.events.count_unreported();
-        self.departed.retain(|gone| !gone.meets(import.start, import.end));
-        self.calm = self.is_calm();
     }
 }
 

@@ -9,13 +9,14 @@
 //! Operations that need the value itself at the block (to return, compare or combine the old value) are
 //! refused with `ValueTooLarge`.
 
-use super::table::Hit;
-use super::{Incoming, KvBlock, bare};
-use crate::{Answer, Bytes, Event, Operation, Payload, Ticket, large_limit};
+use super::bare;
+use super::store::{Incoming, Store};
+use super::table::{Hit, Table};
+use crate::{Answer, Event, Operation, Ticket, large_limit};
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{EXTENT_OWNER, EXTENT_REF, extents_per_value};
 use honeycomb_types::{Bug, Time};
-use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, extents, value_length};
+use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, extents};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Status, key_hash};
 use std::collections::{BTreeMap, VecDeque};
@@ -56,7 +57,7 @@ impl Waiting {
 }
 
 impl Adopting {
-    /// When `KvBlock::store_again` is due.
+    /// When `retry` is due.
     pub fn due(&self) -> Option<Time> {
         self.again
     }
@@ -64,6 +65,110 @@ impl Adopting {
     /// Whether any puts wait, or any events are pending.
     pub fn waits(&self) -> bool {
         !self.waiting.is_empty() || !self.said.is_empty()
+    }
+
+    /// `KvPutExtents`: parks the put until it owns its extents.
+    pub fn begin(
+        &mut self,
+        store: &Store,
+        block: &Backing,
+        operation: &Operation<'_>,
+        payload: &[u8],
+    ) -> Result<(), Answer> {
+        let PutExtents { when, key, list: named } = PutExtents::decode(operation.args, payload)?;
+        let list = read_list(store.size(), named)?;
+        admit_list(store.size(), &list)?;
+        if let StoredWhen::Still(old) = when {
+            read_list(store.size(), old)?;
+        }
+        let hash = match store.admit_change(key) {
+            Ok(hash) => hash,
+            // The caller repeats the put with the same extents, at this block or another one.
+            Err(passing) if !passing.executed() || passing.status == Status::Moved => {
+                return Err(passing);
+            }
+            Err(refusal) => return self.refuse_list(list, refusal),
+        };
+        let found = store.table.find(block, hash, key);
+        if let Err(refusal) = store.admit_when(block, when, found.as_ref()) {
+            return self.refuse_list(list, refusal);
+        }
+        if self.waiting.len() >= ADOPTING_MAX {
+            let text =
+                format!("{ADOPTING_MAX} puts of large values are in progress in this block; retry");
+            let busy = Answer::refuse(Status::Busy, text);
+            return Err(Answer { value: ADOPTING_RETRY_US, ..busy });
+        }
+        let (args, payload) = (operation.args.into(), payload.into());
+        let waiting = Waiting { args, payload, adopted: None };
+        self.waiting.insert(operation.ticket, waiting);
+        self.said.push_back(Event::Adopt(operation.ticket, list));
+        Ok(())
+    }
+
+    fn refuse_list(&mut self, list: Vec<ExtentRef>, refusal: Answer) -> Result<(), Answer> {
+        self.said.push_back(Event::DropExtents(0, list));
+        Err(refusal)
+    }
+
+    /// Completes a put that owns its extents now, or whose adoption was refused.
+    pub fn complete(
+        &mut self,
+        store: &mut Store,
+        block: &mut Backing,
+        now: Time,
+        ticket: Ticket,
+        owner: u64,
+        outcome: Result<(), (Status, String)>,
+    ) {
+        let Some(mut waiting) = self.waiting.remove(&ticket) else { return };
+        let (_, until) = *waiting.adopted.get_or_insert((owner, now + STORE_WITHIN));
+        let stored = match outcome {
+            Ok(()) => store.put_list(block, waiting.put(), owner),
+            // No request was sent to a server: the caller repeats the put with the same extents.
+            Err((Status::Busy, why)) => {
+                let busy = Answer::refuse(Status::Busy, why);
+                let busy = Answer { value: ADOPTING_RETRY_US, ..busy };
+                return self.said.push_back(Event::Answered(ticket, busy));
+            }
+            Err((status, why)) => Err(Answer::refuse(status, why)),
+        };
+        // A range that has moved to another block does not return.
+        if matches!(&stored, Err(passing) if passing.status == Status::Busy) && now < until {
+            self.again = Some(now + STORE_AGAIN);
+            self.waiting.insert(ticket, waiting);
+            return;
+        }
+        if stored.is_err() {
+            let list = extents(waiting.put().list).expect("the request was decoded on arrival");
+            self.said.push_back(Event::DropExtents(owner, list));
+        }
+        let answer = stored.unwrap_or_else(|refusal| refusal);
+        self.said.push_back(Event::Answered(ticket, answer));
+    }
+
+    /// Retries puts that own their extents.
+    pub fn retry(&mut self, store: &mut Store, block: &mut Backing, now: Time) {
+        if self.again.is_none_or(|again| again > now) {
+            return;
+        }
+        self.again = None;
+        let ready = self.waiting.iter();
+        let ready = ready.filter_map(|(ticket, w)| Some((*ticket, w.adopted?.0)));
+        for (ticket, owner) in ready.collect::<Vec<_>>() {
+            self.complete(store, block, now, ticket, owner, Ok(()));
+        }
+    }
+
+    /// The next event about extents.
+    pub fn event(&mut self, table: &mut Table) -> Option<Event> {
+        if let Some(stored) = table.dropped.pop() {
+            let (owner, list) =
+                stored.split_first_chunk::<EXTENT_OWNER>().expect("an owner, then a list");
+            let list = extents(list).expect("the request was decoded on arrival");
+            return Some(Event::DropExtents(u64::from_le_bytes(*owner), list));
+        }
+        self.said.pop_front()
     }
 
     /// Heap bytes of these records.
@@ -78,155 +183,16 @@ pub(super) fn list_of(stored: &[u8]) -> &[u8] {
     &stored[EXTENT_OWNER..]
 }
 
-impl KvBlock {
-    /// The length of a value, in its region or outside of it.
-    pub(super) fn length_of(&self, block: &impl Bytes, hit: &Hit) -> u64 {
-        match hit.head.extents() {
-            true => value_length(list_of(block.slice(self.value_of(block, hit)))),
-            false => hit.head.value_len as u64,
-        }
-    }
-
-    /// Refuses an operation that needs the value itself if the value is not in this block.
-    pub(super) fn need_whole(&self, block: &Backing, hit: &Hit) -> Result<(), Answer> {
-        if !hit.head.extents() {
-            return Ok(());
-        }
-        let (length, limit) = (self.length_of(block, hit), large_limit(self.size));
-        let text = format!(
-            "the key has a value of {length} bytes; this operation takes values of up to {limit} \
-             (block / 8): read it with get, replace it with put, or delete it without requesting it"
-        );
-        Err(Answer { value: length, ..Answer::refuse(Status::ValueTooLarge, text) })
-    }
-
-    /// The answer to a `KvGet` of such a value.
-    pub(super) fn tell_extents(&self, block: &impl Bytes, hit: &Hit) -> Answer {
-        let stored = self.value_of(block, hit);
-        let answer = Answer { value: self.length_of(block, hit), ..bare(Status::Extents) };
-        answer.with(Payload::Block(stored.start + EXTENT_OWNER..stored.end))
-    }
-
-    /// `KvPutExtents`: parks the put until it owns its extents.
-    pub(super) fn begin_adoption(
-        &mut self,
-        block: &Backing,
-        operation: &Operation<'_>,
-        payload: &[u8],
-    ) -> Result<(), Answer> {
-        let PutExtents { when, key, list: named } = PutExtents::decode(operation.args, payload)?;
-        let list = self.read_list(named)?;
-        self.admit_list(&list)?;
-        if let StoredWhen::Still(old) = when {
-            self.read_list(old)?;
-        }
-        let hash = match self.admit_change(key) {
-            Ok(hash) => hash,
-            // The caller repeats the put with the same extents, at this block or another one.
-            Err(passing) if !passing.executed() || passing.status == Status::Moved => {
-                return Err(passing);
-            }
-            Err(refusal) => return self.refuse_list(list, refusal),
-        };
-        let found = self.table.find(block, hash, key);
-        if let Err(refusal) = self.admit_when(block, when, found.as_ref()) {
-            return self.refuse_list(list, refusal);
-        }
-        if self.adopting.waiting.len() >= ADOPTING_MAX {
-            let text =
-                format!("{ADOPTING_MAX} puts of large values are in progress in this block; retry");
-            let busy = Answer::refuse(Status::Busy, text);
-            return Err(Answer { value: ADOPTING_RETRY_US, ..busy });
-        }
-        let (args, payload) = (operation.args.into(), payload.into());
-        let waiting = Waiting { args, payload, adopted: None };
-        self.adopting.waiting.insert(operation.ticket, waiting);
-        self.adopting.said.push_back(Event::Adopt(operation.ticket, list));
-        Ok(())
-    }
-
-    /// The extents of a list, if they can form a value.
-    pub(super) fn read_list(&self, payload: &[u8]) -> Result<Vec<ExtentRef>, Answer> {
-        let most = extents_per_value(self.size as u64) as usize;
-        if payload.len() > most * EXTENT_REF {
-            let count = payload.len() / EXTENT_REF;
-            let text = format!("a value of {count} extents; the limit is {most}");
-            return Err(Answer::refuse(Status::ValueTooLarge, text));
-        }
-        Ok(extents(payload)?)
-    }
-
-    fn admit_list(&self, list: &[ExtentRef]) -> Result<(), Answer> {
-        let longest = large_limit(self.size);
-        if list.is_empty() || list.iter().any(|e| e.len == 0 || e.len as usize > longest) {
-            let text = format!("each extent of a value has 1 to {longest} bytes");
-            return Err(Answer::refuse(Status::InvalidArgument, text));
-        }
-        Ok(())
-    }
-
-    fn refuse_list(&mut self, list: Vec<ExtentRef>, refusal: Answer) -> Result<(), Answer> {
-        self.adopting.said.push_back(Event::DropExtents(0, list));
-        Err(refusal)
-    }
-
-    /// Completes a put that owns its extents now, or whose adoption was refused.
-    pub(super) fn end_adoption(
-        &mut self,
-        block: &mut Backing,
-        now: Time,
-        ticket: Ticket,
-        owner: u64,
-        outcome: Result<(), (Status, String)>,
-    ) {
-        let Some(mut waiting) = self.adopting.waiting.remove(&ticket) else { return };
-        let (_, until) = *waiting.adopted.get_or_insert((owner, now + STORE_WITHIN));
-        let stored = match outcome {
-            Ok(()) => self.store_list(block, &waiting, owner),
-            // No request was sent to a server: the caller repeats the put with the same extents.
-            Err((Status::Busy, why)) => {
-                let busy = Answer::refuse(Status::Busy, why);
-                let busy = Answer { value: ADOPTING_RETRY_US, ..busy };
-                return self.adopting.said.push_back(Event::Answered(ticket, busy));
-            }
-            Err((status, why)) => Err(Answer::refuse(status, why)),
-        };
-        // A range that has moved to another block does not return.
-        if matches!(&stored, Err(passing) if passing.status == Status::Busy) && now < until {
-            self.adopting.again = Some(now + STORE_AGAIN);
-            self.adopting.waiting.insert(ticket, waiting);
-            return;
-        }
-        if stored.is_err() {
-            let list = extents(waiting.put().list).expect("the request was decoded on arrival");
-            self.adopting.said.push_back(Event::DropExtents(owner, list));
-        }
-        let answer = stored.unwrap_or_else(|refusal| refusal);
-        self.adopting.said.push_back(Event::Answered(ticket, answer));
-    }
-
-    /// Retries puts that own their extents.
-    pub(super) fn store_again(&mut self, block: &mut Backing, now: Time) {
-        if self.adopting.again.is_none_or(|again| again > now) {
-            return;
-        }
-        self.adopting.again = None;
-        let ready = self.adopting.waiting.iter();
-        let ready = ready.filter_map(|(ticket, w)| Some((*ticket, w.adopted?.0)));
-        for (ticket, owner) in ready.collect::<Vec<_>>() {
-            self.end_adoption(block, now, ticket, owner, Ok(()));
-        }
-    }
-
+impl Store {
     /// Stores the list, after all checks are repeated, because the state may have changed since the put
     /// arrived.
-    fn store_list(
+    fn put_list(
         &mut self,
         block: &mut Backing,
-        waiting: &Waiting,
+        put: PutExtents<'_>,
         owner: u64,
     ) -> Result<Answer, Answer> {
-        let PutExtents { when, key, list } = waiting.put();
+        let PutExtents { when, key, list } = put;
         self.admit_change(key)?;
         let hash = key_hash(key);
         let old = self.table.find(block, hash, key);
@@ -253,7 +219,7 @@ impl KvBlock {
             (StoredWhen::Absent, Some(_)) => Err(bare(Status::KeyExists)),
             (StoredWhen::Still(_), None) => Err(bare(Status::KeyNotFound)),
             (StoredWhen::Still(list), Some(hit))
-                if self.has_list(block, hit, list) || Bug::CarriedOverAnother.active() =>
+                if self.table.has_list(block, hit, list) || Bug::CarriedOverAnother.active() =>
             {
                 Ok(())
             }
@@ -262,20 +228,24 @@ impl KvBlock {
             }
         }
     }
+}
 
-    /// Whether an entry's value is this list. No list occurs twice.
-    pub(super) fn has_list(&self, block: &Backing, hit: &Hit, list: &[u8]) -> bool {
-        hit.head.extents() && list_of(block.slice(self.value_of(block, hit))) == list
+/// The extents of a list, if they can form a value.
+pub(super) fn read_list(size: usize, payload: &[u8]) -> Result<Vec<ExtentRef>, Answer> {
+    let most = extents_per_value(size as u64) as usize;
+    if payload.len() > most * EXTENT_REF {
+        let count = payload.len() / EXTENT_REF;
+        let text = format!("a value of {count} extents; the limit is {most}");
+        return Err(Answer::refuse(Status::ValueTooLarge, text));
     }
+    Ok(extents(payload)?)
+}
 
-    /// The next event about extents.
-    pub(super) fn said_of_extents(&mut self) -> Option<Event> {
-        if let Some(stored) = self.table.dropped.pop() {
-            let (owner, list) =
-                stored.split_first_chunk::<EXTENT_OWNER>().expect("an owner, then a list");
-            let list = extents(list).expect("the request was decoded on arrival");
-            return Some(Event::DropExtents(u64::from_le_bytes(*owner), list));
-        }
-        self.adopting.said.pop_front()
+fn admit_list(size: usize, list: &[ExtentRef]) -> Result<(), Answer> {
+    let longest = large_limit(size);
+    if list.is_empty() || list.iter().any(|e| e.len == 0 || e.len as usize > longest) {
+        let text = format!("each extent of a value has 1 to {longest} bytes");
+        return Err(Answer::refuse(Status::InvalidArgument, text));
     }
+    Ok(())
 }

@@ -191,7 +191,7 @@ mod tests {
                 sizes = sizes.max(size_classes(&table));
             }
         }
-        table.check(&block);
+        table.check(&block, &[]);
         assert!(table.heap.regions.iter().all(|region| region.size <= table.heap.region_max));
         assert!(worst < 1.4, "{worst} times the used bytes");
         assert!(sizes >= 4, "regions of {sizes} sizes that differ by a quarter");

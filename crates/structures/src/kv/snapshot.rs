@@ -1,8 +1,8 @@
 //! The content of a kv block, to be written elsewhere: the logs of its regions and the places of large
 //! values.
 
-use super::KvBlock;
 use super::region::{ENTRY, Head, LARGE_REF, Region};
+use super::table::Table;
 use crate::{ItemSink, Snapshot};
 use honeycomb_types::limits::EXTENT_OWNER;
 use honeycomb_wire::key_hash;
@@ -12,12 +12,12 @@ use std::ops::{Range, RangeInclusive};
 /// A bit of the length of a value: the value is a list of extents, which are written as parts of their own.
 const OF_EXTENTS: u32 = 1 << 31;
 
-impl KvBlock {
+impl Table {
     /// The entries whose hashes are in `range` (`Content::snapshot`).
-    pub(super) fn entries_in(&self, range: (u64, u64)) -> Snapshot {
-        let logs: Vec<Range<usize>> = self.table.regions_from(0).map(Region::log).collect();
-        let larges = self.table.heap.values.places();
-        Snapshot::items(self.table.heap.arena.end(), move |bytes, out| {
+    pub fn entries_in(&self, range: (u64, u64)) -> Snapshot {
+        let logs: Vec<Range<usize>> = self.regions_from(0).map(Region::log).collect();
+        let larges = self.heap.values.places();
+        Snapshot::items(self.heap.arena.end(), move |bytes, out| {
             let mut logs = logs.iter().cloned();
             logs.try_for_each(|log| give_log(bytes, log, range.0..=range.1, &larges, out))
         })

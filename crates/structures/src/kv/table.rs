@@ -2,6 +2,7 @@
 
 use super::arena::Owner;
 use super::heap::{Heap, WORD_COST};
+use super::large::list_of;
 use super::large_values::{large_id, large_room};
 use super::overflow::Overflow;
 use super::ranges::RangeMap;
@@ -10,7 +11,7 @@ use crate::{Answer, Bytes};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
 use honeycomb_types::limits::{EXTENT_OWNER, REGION_MIN};
-use std::collections::BTreeMap;
+use honeycomb_wire::extents::value_length;
 use std::ops::Range;
 
 /// A found entry. Valid until the next change of the table.
@@ -40,11 +41,6 @@ pub(super) struct Table {
     pub regions_max: usize,
     /// Entries of the regions that have hashes.
     pub length: u64,
-    /// Regions of a range that is moving here, not visible yet: by first hash, with the last.
-    pub incoming: BTreeMap<u64, (u64, u32)>,
-    /// Regions and values of ranges that have moved to another block, to be freed in steps.
-    pub leaving: Vec<u32>,
-    pub leaving_values: Vec<u32>,
     /// Lists of extents of deleted entries: to be dropped.
     pub dropped: Vec<Box<[u8]>>,
 }
@@ -57,9 +53,6 @@ impl Table {
             overflow: Overflow::default(),
             regions_max: size / REGION_MIN as usize,
             length: 0,
-            incoming: BTreeMap::new(),
-            leaving: Vec::new(),
-            leaving_values: Vec::new(),
             dropped: Vec::new(),
         }
     }
@@ -73,6 +66,16 @@ impl Table {
     /// The regions from a place on, in order of hashes.
     pub fn regions_from(&self, place: usize) -> impl DoubleEndedIterator<Item = &Region> + Clone {
         self.map.regions()[place..].iter().map(|id| self.heap.regions.get(*id))
+    }
+
+    /// Prefetches the index words for this hash; returns its region.
+    #[inline]
+    pub fn prefetch_index(&self, block: &impl Bytes, hash: u64) -> Option<u32> {
+        // The block's ownership of the key is not checked yet: a block whose whole range has moved away has
+        // no region for it.
+        let region = self.map.region_if_any(hash)?;
+        self.heap.regions.get(region).prefetch_index(block, hash as u32);
+        Some(region)
     }
 
     #[inline]
@@ -91,6 +94,21 @@ impl Table {
     pub fn can_find(&self, block: &impl Bytes, hash: u64, key: &[u8]) -> bool {
         let region = self.heap.regions.get(self.map.region_of(hash));
         region.can_find(block, hash as u32, key.len())
+    }
+
+    /// The entry of a key, and the list of extents if that is its value. The outer `None`: bytes that are
+    /// needed to find it are missing.
+    #[inline]
+    pub fn reach(&self, bytes: &impl Bytes, hash: u64, key: &[u8]) -> Option<Option<Hit>> {
+        if !self.can_find(bytes, hash, key) {
+            return None;
+        }
+        let hit = self.find(bytes, hash, key);
+        let listed = hit.as_ref().filter(|hit| hit.head.extents());
+        match listed {
+            Some(hit) if !bytes.wants(&self.value_of(bytes, hit)) => None,
+            _ => Some(hit),
+        }
     }
 
     /// The entry that an atomic batch has staged for a key.
@@ -121,6 +139,19 @@ impl Table {
     #[inline]
     pub fn value_of(&self, block: &impl Bytes, hit: &Hit) -> Range<usize> {
         self.heap.values.of_entry(block, hit.at, &hit.head)
+    }
+
+    /// The length of a value, in its region or outside of it.
+    pub fn length_of(&self, block: &impl Bytes, hit: &Hit) -> u64 {
+        match hit.head.extents() {
+            true => value_length(list_of(block.slice(self.value_of(block, hit)))),
+            false => hit.head.value_len as u64,
+        }
+    }
+
+    /// Whether an entry's value is this list. No list occurs twice.
+    pub fn has_list(&self, block: &Backing, hit: &Hit, list: &[u8]) -> bool {
+        hit.head.extents() && list_of(block.slice(self.value_of(block, hit))) == list
     }
 
     /// Notes the extents of an entry that is about to be removed.
@@ -319,14 +350,42 @@ impl Table {
         }
     }
 
-    /// Regions that are arriving or leaving: they have no hashes.
-    fn beside(&self) -> impl Iterator<Item = u32> + '_ {
-        let coming = self.incoming.values().map(|(_, id)| *id);
-        coming.chain(self.leaving.iter().copied())
+    /// Removes the regions from a hash on, at which one begins; returns them, with their content.
+    pub fn remove_from(&mut self, hash: u64) -> Vec<u32> {
+        let gone = self.map.split_off(self.map.place_of(hash));
+        for id in &gone {
+            self.length -= self.heap.regions.get(*id).count as u64;
+        }
+        gone
     }
 
-    /// Panics unless all parts of the table agree.
-    pub fn check(&self, block: &Backing) {
+    /// The number of entries with hashes from `from` to `last`. `None` if bytes that it needs are missing.
+    pub fn count(&self, block: &impl Bytes, from: u64, last: u64) -> Option<u64> {
+        let place = self.map.place_of(from);
+        let first = self.region_at(place);
+        let whole = from == self.map.start(place);
+        if !whole && !block.wants(&first.contents()) {
+            return None;
+        }
+        let mut count = match whole {
+            true => first.count,
+            false => first
+                .walk(block)
+                .filter(|(at, head)| !head.dead() && head.hash(block, *at) >= from)
+                .count(),
+        } as u64;
+        for next in place + 1..self.map.len() {
+            if self.map.start(next) > last {
+                break;
+            }
+            count += self.region_at(next).count as u64;
+        }
+        Some(count)
+    }
+
+    /// Panics unless all parts of the table agree. `beside` are the regions that are arriving or leaving,
+    /// which have no hashes.
+    pub fn check(&self, block: &Backing, beside: &[u32]) {
         self.heap.arena.check();
         self.map.check();
         let (mut packed, mut large_bytes, mut length) = (0, 0, 0);
@@ -343,8 +402,8 @@ impl Table {
             packed += region.packed();
             length += region.count as u64;
         }
-        for id in self.beside() {
-            packed += self.heap.regions.get(id).packed();
+        for id in beside {
+            packed += self.heap.regions.get(*id).packed();
         }
         for extent in self.heap.arena.iter() {
             match extent.owner {
@@ -355,8 +414,7 @@ impl Table {
                     large_bytes += extent.len;
                 }
                 Owner::Region(id) => {
-                    let mut all = self.map.regions().iter().copied().chain(self.beside());
-                    assert!(all.any(|other| other == id));
+                    assert!(self.map.regions().iter().chain(beside).any(|other| *other == id));
                     let region = self.heap.regions.get(id);
                     assert_eq!((extent.at, extent.len), (region.at, region.size));
                 }

@@ -4,26 +4,28 @@
 //! first, which changes nothing, and then deleted by the list that was read. No list ever names the same
 //! extents again, so only one of several readers deletes the value, and a value that was put meanwhile stays.
 
-use super::{KvBlock, bare};
+use super::bare;
+use super::large::read_list;
+use super::store::Store;
 use crate::Answer;
 use honeycomb_block::Backing;
 use honeycomb_wire::Status;
 use honeycomb_wire::notice::Change;
 
-impl KvBlock {
+impl Store {
     /// `KvDeleteExtents`: deletes an entry if its value is this list.
-    pub(super) fn delete_extents(
+    pub fn delete_extents(
         &mut self,
         block: &mut Backing,
         key: &[u8],
         list: &[u8],
     ) -> Result<Answer, Answer> {
-        self.read_list(list)?;
+        read_list(self.size(), list)?;
         let hash = self.admit_change(key)?;
         let Some(hit) = self.table.find(block, hash, key) else {
             return Err(bare(Status::KeyNotFound));
         };
-        if !self.has_list(block, &hit, list) {
+        if !self.table.has_list(block, &hit, list) {
             return Err(Answer { value: 1, ..bare(Status::CompareFailed) });
         }
         self.table.remove(block, &hit);

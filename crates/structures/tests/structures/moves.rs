@@ -534,7 +534,7 @@ fn a_block_that_is_one_hot_slot_does_not_ask_to_be_divided() {
         let answer = driver.run(Op::KvPut, &args, &[7; 600]);
         driver.sleep(1);
         let now = driver.now;
-        assert_eq!(driver.structure.wish(&driver.block, now), None);
+        assert_eq!(driver.structure.movable().unwrap().wish(&driver.block, now), None);
         if answer.status == Status::BlockFull {
             let text = String::from_utf8_lossy(&answer.args).into_owned();
             assert!(
@@ -561,7 +561,9 @@ fn first_split_of_few_hashes() -> Option<u64> {
         }
         driver.sleep(10);
         let now = driver.now;
-        let Some(Wish::Split { start }) = driver.structure.wish(&driver.block, now) else {
+        let Some(Wish::Split { start }) =
+            driver.structure.movable().unwrap().wish(&driver.block, now)
+        else {
             continue;
         };
         return Some(start);
@@ -621,7 +623,7 @@ fn a_small_block_that_is_full_to_the_brim_can_be_divided() {
                 let (driver, wish) = brimful(size, length, salt);
                 let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
                 let Driver { mut structure, mut block, .. } = driver;
-                let begun = structure.begin_export(&mut block, start, u64::MAX);
+                let begun = structure.movable().unwrap().begin_export(&mut block, start, u64::MAX);
                 assert!(begun.is_ok(), "{size} {length} {salt}: {begun:?}");
                 structure.check(&block);
             }
@@ -643,7 +645,7 @@ fn brimful_of(
     let mut driver = Driver::new(size, block_of(size, 0, u64::MAX));
     driver.sleep(1);
     let now = driver.now;
-    assert_eq!(driver.structure.wish(&driver.block, now), None);
+    assert_eq!(driver.structure.movable().unwrap().wish(&driver.block, now), None);
     for n in 0.. {
         let args = [&[0], format!("brim-{salt}-{n}").as_bytes()].concat();
         if driver.run(Op::KvPut, &args, &vec![7; length(n)]).status == Status::Busy {
@@ -652,7 +654,7 @@ fn brimful_of(
     }
     driver.sleep(1);
     let now = driver.now;
-    let wish = driver.structure.wish(&driver.block, now);
+    let wish = driver.structure.movable().unwrap().wish(&driver.block, now);
     (driver, wish)
 }
 
@@ -670,7 +672,7 @@ fn indivisible_of_100() -> usize {
         let (driver, wish) = brimful_of(size, *salt, lengths(*salt));
         let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
         let Driver { mut structure, mut block, .. } = driver;
-        let begun = structure.begin_export(&mut block, start, u64::MAX).is_ok();
+        let begun = structure.movable().unwrap().begin_export(&mut block, start, u64::MAX).is_ok();
         structure.check(&block);
         begun
     };
@@ -700,17 +702,18 @@ fn a_block_that_could_not_be_divided_asks_again() {
     let (mut driver, wish) = brimful(256 << 10, 1000, 0);
     let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
     let pin = driver.block.pin(0..256 << 10);
-    let begun = driver.structure.begin_export(&mut driver.block, start, u64::MAX);
+    let begun =
+        driver.structure.movable().unwrap().begin_export(&mut driver.block, start, u64::MAX);
     assert_eq!(begun.unwrap_err().status, Status::Busy);
     let now = driver.now;
-    driver.structure.cancel_export(&mut driver.block, now);
+    driver.structure.movable().unwrap().cancel_export(&mut driver.block, now);
     drop(pin);
     let again = driver.run(Op::KvPut, b"\0one more", &[7; 1000]);
     assert_eq!(again.status, Status::Busy);
-    let due = driver.structure.wish_at().expect("it has another check to come");
-    let wish = driver.structure.wish(&driver.block, due);
+    let due = driver.structure.movable().unwrap().wish_at().expect("it has another check to come");
+    let wish = driver.structure.movable().unwrap().wish(&driver.block, due);
     assert_eq!(wish, Some(Wish::Split { start }));
-    driver.structure.begin_export(&mut driver.block, start, u64::MAX).unwrap();
+    driver.structure.movable().unwrap().begin_export(&mut driver.block, start, u64::MAX).unwrap();
 }
 
 /// Data that has moved away is freed little by little. Until then a block seemed as full as before: it gave
@@ -720,12 +723,12 @@ fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
     let (driver, wish) = brimful(SIZE, 1000, 3);
     let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
     let Driver { mut structure, mut block, now, .. } = driver;
-    structure.begin_export(&mut block, start, u64::MAX).unwrap();
-    structure.freeze(Time::ZERO);
-    while structure.next_parcel(&mut block).is_some() {}
-    structure.hand_over();
-    structure.depart(now, MOVED.to_vec());
-    assert_eq!(structure.wish(&block, now), None);
+    structure.movable().unwrap().begin_export(&mut block, start, u64::MAX).unwrap();
+    structure.movable().unwrap().freeze(Time::ZERO);
+    while structure.movable().unwrap().next_parcel(&mut block).is_some() {}
+    structure.movable().unwrap().hand_over();
+    structure.movable().unwrap().depart(now, MOVED.to_vec());
+    assert_eq!(structure.movable().unwrap().wish(&block, now), None);
     let mut driver = Driver { structure, block, ..Driver::new(SIZE, super::moves::block(0, 1)) };
     let mut n = 0;
     loop {
@@ -736,8 +739,8 @@ fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
         let status = driver.run(Op::KvPut, &args, &[7; 1000]).status;
         assert!(matches!(status, Status::Ok | Status::Busy | Status::Moved), "{status:?}");
         let now = driver.now;
-        let leaving = driver.structure.sweep(&mut driver.block);
-        assert_eq!(driver.structure.wish(&driver.block, now), None);
+        let leaving = driver.structure.movable().unwrap().sweep(&mut driver.block);
+        assert_eq!(driver.structure.movable().unwrap().wish(&driver.block, now), None);
         if !leaving {
             break;
         }
@@ -782,11 +785,16 @@ fn cut_when_read(times: usize) -> (f64, f64) {
     let (mut driver, first) = brimful(size, 1000, salt);
     let Some(first) = first else { panic!("it is full") };
     let now = driver.now;
-    driver.structure.refused(now, first, Status::OutOfMemory, "none is free".into());
+    driver.structure.movable().unwrap().refused(
+        now,
+        first,
+        Status::OutOfMemory,
+        "none is free".into(),
+    );
     read_below(&mut driver, 4000, salt, hot, times);
     driver.sleep(200);
     let now = driver.now;
-    let wish = driver.structure.wish(&driver.block, now);
+    let wish = driver.structure.movable().unwrap().wish(&driver.block, now);
     let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
     let hashes = (0..4000u32).map(|n| key_hash(format!("brim-{salt}-{n}").as_bytes()));
     let part = |hashes: Vec<u64>| {

@@ -1,0 +1,331 @@
+//! When a block requests a split or a merge, and the reasons not to.
+
+use super::cut::SplitPoint;
+use super::heap::RESERVE_FRACTION;
+use super::overflow::Relief;
+use super::ownership::Ownership;
+use super::table::Table;
+use crate::moves::Wish;
+use honeycomb_block::Backing;
+use honeycomb_types::{Bug, Marks, Time};
+use honeycomb_wire::Status;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time after a split, a merge or a refusal before a block requests a merge: a block that has just shrunk
+/// may grow again.
+const MERGE_REST: Duration = Duration::from_millis(250);
+/// The longest such time, after many refusals in a row.
+const MERGE_REST_MAX: Duration = Duration::from_secs(8);
+/// The time after which a block without a target for its split or merge requests one again.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Time after a refusal for lack of memory in which writers get its reason although no split is requested. A
+/// delayed writer returns within 100 ms, and then makes the block request a split again.
+const REASON_LASTS: Duration = Duration::from_millis(300);
+/// The time after which a block requests a split again that could not begin for lack of room, because bytes
+/// are being read. It doubles each time: a reader may be slow, and each attempt costs the controller a move.
+const BEGIN_AGAIN: Duration = Duration::from_millis(10);
+const BEGIN_AGAIN_MAX: Duration = Duration::from_secs(1);
+/// The least time over which a rate is measured.
+const RATE_OVER: Duration = Duration::from_millis(5);
+/// The expected bytes of a move per second: they decide how early a block that fills fast requests a split.
+const MOVE_RATE: u64 = 300 << 20;
+/// The least expected time of a move. A block that requests a split too early leaves emptier blocks.
+const MOVE_LEAST: Duration = Duration::from_millis(3);
+/// However fast it fills, a block requests no split below this many hundredths of its size.
+const SPLIT_FROM: usize = 70;
+/// A merged block requests no split before it has this part of its size more than after the merge: a block
+/// that shrinks and grows in turns must not be merged and split in turns.
+const HEAVIER: usize = 16;
+/// A block that found no neighbour to merge with requests again at once when it has this part of its size
+/// less.
+const LIGHTER: usize = 32;
+/// Operations count half as much after this time.
+const HALVES_AFTER: Duration = Duration::from_secs(1);
+/// After a long time without a call, the counts are halved at most this often: a block that is only read is
+/// inspected rarely.
+const HALVINGS_MAX: u64 = 3;
+
+/// The requests of a block for moves.
+#[derive(Default)]
+pub(super) struct MovePlanner {
+    marks: Marks,
+    /// Whether a move was requested, and the request is not answered.
+    asked: bool,
+    /// No move is requested before this.
+    after: Time,
+    /// When the reason of the last refusal for lack of memory is forgotten, unless a request is under way.
+    reason_until: Time,
+    /// The pause after the next move that cannot begin.
+    begin_rest: Duration,
+    /// No merge is requested before this.
+    merge_after: Time,
+    /// The pause after the next refusal of a merge.
+    merge_rest: Duration,
+    /// Bytes taken when the last merge was refused.
+    refused_with: usize,
+    /// Bytes taken after the last merge into this block.
+    merged_with: Option<usize>,
+    /// Whether the block has ever held more than its mark for merges: an empty block that was requested in
+    /// advance stays.
+    was_fuller: bool,
+    /// When the block last requested nothing.
+    looked: Time,
+    /// Bytes taken at the last measurement of the rate.
+    taken: usize,
+    measured: Time,
+    /// Growth in bytes per second.
+    rate: u64,
+    /// When the counts of operations were last reduced.
+    cooled: Time,
+    /// The weight at which no split would divide the block into lighter parts.
+    indivisible: Option<usize>,
+    /// The keys that fill such a block.
+    hot: Option<Arc<str>>,
+}
+
+/// The bytes taken at which a block of `size` bytes requests a split if it grows by `rate` bytes per second:
+/// early enough that the move ends before the block is full, and at its high mark at the latest.
+pub fn splits_from(size: usize, rate: u64, marks: Marks) -> usize {
+    // The prefix may request a high mark below the earliest split.
+    let latest = marks.split_at(size);
+    let earliest = latest.min(size / 100 * SPLIT_FROM);
+    let takes = MOVE_LEAST.as_nanos() as u64 + size as u64 / 2 * 1_000_000_000 / MOVE_RATE;
+    let comes = (rate as u128 * takes as u128 / 1_000_000_000) as usize;
+    size.saturating_sub(size / RESERVE_FRACTION + comes).clamp(earliest, latest)
+}
+
+impl MovePlanner {
+    /// The requests of a block that splits and merges at these marks.
+    pub fn new(marks: Marks) -> MovePlanner {
+        MovePlanner { marks, ..MovePlanner::default() }
+    }
+
+    pub fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    /// Whether a move was requested, and the request is not answered.
+    pub fn has_asked(&self) -> bool {
+        self.asked
+    }
+
+    /// A move is over: no merge for a while, however light the block becomes.
+    fn rest(&mut self, now: Time) {
+        (self.merge_after, self.refused_with) = (now + MERGE_REST, 0);
+    }
+
+    fn measure(&mut self, now: Time, taken: usize) {
+        let over = now.since(self.measured);
+        if over < RATE_OVER {
+            return;
+        }
+        let grown = taken.saturating_sub(self.taken) as u128;
+        let rate = (grown * 1_000_000_000 / over.as_nanos().max(1)) as u64;
+        // The rate follows a burst at once and forgets it slowly.
+        self.rate = rate.max(self.rate / 8 * 7);
+        (self.taken, self.measured) = (taken, now);
+    }
+
+    /// Notes the growth, and forgets old operations and reasons. Before each inspection.
+    pub fn observe(&mut self, table: &mut Table, now: Time) {
+        self.measure(now, table.heap.taken());
+        self.cool(table, now);
+        if now >= self.reason_until && !Bug::ReasonOutlivesNeed.active() {
+            table.overflow.set_lacking(None);
+        }
+    }
+
+    /// Reduces the weight of operations that were counted long ago.
+    fn cool(&mut self, table: &Table, now: Time) {
+        let passed = now.since(self.cooled);
+        if passed < HALVES_AFTER {
+            return;
+        }
+        let halvings = (passed.as_millis() / HALVES_AFTER.as_millis()) as u64;
+        self.cooled = now;
+        for region in table.heap.regions.iter() {
+            region.load.set(region.load.get() >> halvings.min(HALVINGS_MAX));
+        }
+    }
+
+    /// Whether a move can be requested now.
+    pub fn may_ask(&self, now: Time) -> bool {
+        !self.asked && now >= self.after
+    }
+
+    /// Departed data still counts, which is no reason to split the rest as well.
+    pub fn wait_for_discards(&mut self, table: &mut Table, now: Time) {
+        table.overflow.set_relief(Relief::Coming);
+        self.looked = now;
+    }
+
+    /// The move to request, of a block that takes part in none. `idle` if no payload is arriving.
+    pub fn wish(
+        &mut self,
+        table: &mut Table,
+        range: &Ownership,
+        block: &Backing,
+        now: Time,
+        idle: bool,
+    ) -> Option<Wish> {
+        let (size, taken) = (table.heap.size, table.heap.taken());
+        self.was_fuller |= taken > self.marks.merge_at(size);
+        let split = self.wants_split(table, range, block, taken);
+        if split.is_none() {
+            // The block has room, or a split would give it none.
+            table.overflow.set_relief(match (&self.hot, self.indivisible) {
+                (Some(keys), Some(_)) => Relief::Indivisible(keys.clone()),
+                _ => Relief::Possible,
+            });
+        }
+        let merge = || (idle && self.wants_merge(range, now, taken, size)).then_some(Wish::Merge);
+        let Some(wish) = split.or_else(merge) else {
+            self.looked = now;
+            return None;
+        };
+        self.asked = true;
+        let denied = matches!(table.overflow.relief(), Relief::Denied(..));
+        if matches!(wish, Wish::Split { .. }) && !denied {
+            table.overflow.set_relief(Relief::Coming);
+        }
+        Some(wish)
+    }
+
+    fn wants_split(
+        &mut self,
+        table: &Table,
+        range: &Ownership,
+        block: &Backing,
+        taken: usize,
+    ) -> Option<Wish> {
+        let size = table.heap.size;
+        let pressed = *table.overflow.relief() == Relief::Wanted;
+        let grown = self.merged_with.map_or(0, |with| with + size / HEAVIER);
+        let grown = grown.min(self.marks.split_at(size));
+        if !pressed && taken < splits_from(size, self.rate, self.marks).max(grown) {
+            self.indivisible = None;
+            return None;
+        }
+        let step = size / 64;
+        if self.indivisible.is_some_and(|weight| taken.abs_diff(weight) < step) {
+            return None;
+        }
+        let point = SplitPoint::new(table, range);
+        let middle = point.middle(block);
+        self.indivisible = middle.is_none().then_some(taken);
+        self.hot = middle.is_none().then(|| point.hot_keys(block));
+        middle.map(|start| Wish::Split { start })
+    }
+
+    fn wants_merge(&self, range: &Ownership, now: Time, taken: usize, size: usize) -> bool {
+        let rested = now >= self.merge_after || self.is_lighter(taken, size);
+        range.is_part() && self.was_fuller && rested && taken <= self.marks.merge_at(size)
+    }
+
+    /// Whether the block is so much lighter than at its last refused merge that it may find a neighbour now.
+    fn is_lighter(&self, taken: usize, size: usize) -> bool {
+        taken + size / LIGHTER <= self.refused_with
+    }
+
+    /// When `wish` may have changed although the block has not, if it has requested no move.
+    pub fn wish_at(&self, table: &Table, range: &Ownership) -> Option<Time> {
+        let (size, taken) = (table.heap.size, table.heap.taken());
+        let light = taken <= self.marks.merge_at(size);
+        let forgotten = table.overflow.is_lacking() && !Bug::ReasonOutlivesNeed.active();
+        let reason = forgotten.then_some(self.reason_until);
+        let at = match table.overflow.relief() {
+            Relief::None | Relief::Indivisible(_) | Relief::Possible
+                if range.is_part() && self.was_fuller && light =>
+            {
+                if self.is_lighter(taken, size) {
+                    self.after
+                } else {
+                    self.merge_after.max(self.after)
+                }
+            }
+            Relief::None | Relief::Indivisible(_) | Relief::Possible => return reason,
+            _ => self.after,
+        };
+        let at = at.max(self.looked + ASK_AGAIN);
+        Some(reason.map_or(at, |until| at.min(until)))
+    }
+
+    /// The controller has refused a request.
+    pub fn refused(
+        &mut self,
+        table: &mut Table,
+        now: Time,
+        wish: Wish,
+        status: Status,
+        why: String,
+    ) {
+        self.asked = false;
+        match wish {
+            Wish::Split { .. } => {
+                self.after = now + ASK_AGAIN;
+                // After `Busy`, or without a controller, writers wait for another answer.
+                let (relief, lacking) = match status {
+                    Status::Busy | Status::Unavailable => (Relief::Coming, None),
+                    Status::OutOfMemory => (Relief::Coming, Some(why)),
+                    status => (Relief::Denied(status, why), None),
+                };
+                table.overflow.set_relief(relief);
+                table.overflow.set_lacking(lacking);
+                self.reason_until = now + REASON_LASTS;
+            }
+            Wish::Merge => {
+                let rest = self.merge_rest.max(MERGE_REST);
+                self.merge_after = now + rest;
+                self.merge_rest = (2 * rest).min(MERGE_REST_MAX);
+                self.refused_with = table.heap.taken();
+            }
+            // The block itself did not request it.
+            Wish::Relocate => {}
+        }
+    }
+
+    /// A range begins to move away.
+    pub fn begun(&mut self, table: &mut Table) {
+        self.begin_rest = Duration::ZERO;
+        table.overflow.set_lacking(None);
+    }
+
+    /// A range has moved away.
+    pub fn departed(&mut self, table: &mut Table, now: Time) {
+        table.overflow.set_relief(Relief::Possible);
+        *self = MovePlanner {
+            marks: self.marks,
+            measured: now,
+            merge_after: now + MERGE_REST,
+            cooled: self.cooled,
+            was_fuller: true,
+            ..MovePlanner::default()
+        };
+    }
+
+    /// A move was cancelled, which had begun or not: it is requested again, too.
+    pub fn cancelled(&mut self, table: &mut Table, now: Time, begun: bool) {
+        let mut rest = ASK_AGAIN;
+        if !begun {
+            rest = self.begin_rest.max(BEGIN_AGAIN);
+            self.begin_rest = (2 * rest).min(BEGIN_AGAIN_MAX);
+        }
+        self.asked = false;
+        self.after = now + rest;
+        self.rest(now);
+        table.overflow.set_relief(Relief::Possible);
+    }
+
+    /// A move to this block is over; `grown` if the block has adopted its content.
+    pub fn arrived(&mut self, table: &Table, now: Time, grown: bool) {
+        self.rest(now);
+        self.was_fuller = true;
+        if grown {
+            // Content that has arrived by the move is no growth.
+            let taken = table.heap.taken();
+            self.merged_with = Some(taken);
+            (self.taken, self.measured, self.rate) = (taken, now, 0);
+        }
+    }
+}
