@@ -12,7 +12,7 @@ use crate::error::blocks;
 use crate::pool::Server;
 use crate::relocate::Evacuation;
 use crate::{Actor, Catalog, CatalogError, DrainState, Effect, Reply};
-use honeycomb_types::{Kind, ServerId};
+use honeycomb_types::ServerId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Draining servers, and the progress of each.
@@ -228,11 +228,11 @@ impl Catalog {
         let mut kinds = BTreeMap::<String, u64>::new();
         let (mut leaving, mut named, mut refused) = (0, 0, 0);
         for (at, s) in self.pool.allocated().filter(|(at, _)| at.block.server() == id) {
-            match self.structures[s].kind_of(at.block) {
+            match &self.structures[s] {
                 _ if self.is_quarantined(s) => refused += 1,
-                Kind::Extents => named += 1,
+                structure if structure.extents.contains(&at.block) => named += 1,
                 _ if self.can_leave(at, s) => leaving += 1,
-                kind => *kinds.entry(kind.to_string()).or_default() += 1,
+                structure => *kinds.entry(structure.kind.to_string()).or_default() += 1,
             }
         }
         let kinds = kinds.iter();

@@ -205,9 +205,9 @@ pub enum CatalogError {
         Of(path, name), has[0], has[1], asked[0], asked[1]
     )]
     OtherBounds { path: Box<str>, name: Box<str>, has: [u64; 2], asked: [u64; 2] },
-    /// A structure of this name has another kind.
+    /// A structure of this name has another kind than the requested one, or than a request needs.
     #[error("{} is a {is}, not a {asked}", Of(path, name))]
-    WrongKind { path: Box<str>, name: Box<str>, is: Kind, asked: Kind },
+    WrongKind { path: Box<str>, name: Box<str>, is: Kind, asked: Box<str> },
     /// The edges would close a cycle. Each member is a parent of the next, and the last of the first.
     #[error(
         "these prefixes would be their own ancestors: {}; a hierarchy has no cycles",

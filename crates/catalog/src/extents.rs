@@ -15,7 +15,7 @@ impl StructureRecord {
     /// The kind of content of one of its blocks.
     pub(crate) fn kind_of(&self, block: BlockId) -> Kind {
         match self.extents.contains(&block) {
-            true => Kind::Extents,
+            true => self.kind.attributes().extents.expect("INV-39: the kind has blocks of extents"),
             false => self.kind,
         }
     }
@@ -32,9 +32,9 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.identified(actor, job, id)?;
-        if self.structures[s].kind != Kind::Kv {
-            return Err(self.wrong_kind(s, Kind::Kv));
-        }
+        let Some(kind) = self.structures[s].kind.attributes().extents else {
+            return Err(self.wrong_kind(s, "structure with large values"));
+        };
         let verbs = self.verbs_at(actor, self.structures[s].prefix)?;
         if bytes == 0 {
             let entries = self.structures[s].extents.iter().map(|&b| self.extent_entry(b));
@@ -60,7 +60,7 @@ impl Catalog {
         // The fullest; among equally full ones, always the same.
         let block = match known.max().map(|(_, block)| block) {
             Some(block) => block,
-            None => self.add_extent_block(s, effects)?,
+            None => self.add_extent_block(s, kind, effects)?,
         };
         Ok(Reply::Extents(vec![self.extent_entry(block)]))
     }
@@ -68,6 +68,7 @@ impl Catalog {
     fn add_extent_block(
         &mut self,
         s: u32,
+        kind: Kind,
         effects: &mut Vec<Effect>,
     ) -> Result<BlockId, CatalogError> {
         if self.structures[s].extents.len() >= BATCH_MAX {
@@ -75,7 +76,7 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit });
         }
         let StructureRecord { job: j, prefix, .. } = self.structures[s];
-        let block = self.take_blocks((j, prefix), s, Kind::Extents, 1, Draw::Ordinary)?[0].block;
+        let block = self.take_blocks((j, prefix), s, kind, 1, Draw::Ordinary)?[0].block;
         self.structures[s].extents.push(block);
         self.structures.extents_change(s, self.pool.at(block), true);
         effects.push(self.open_effect(s, block, (0, u64::MAX), MoveId::NONE));

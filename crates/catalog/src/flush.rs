@@ -28,7 +28,7 @@ use barrier::Barrier;
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX, FLUSHES_KEPT};
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, Epoch, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, Marks, PrefixId,
+    BlockAt, BlockId, Bug, Epoch, FLUSH_EXTENTS, FLUSH_PART, JobId, Marks, PrefixId, Router,
     ServerId, StructureId, Time, flush_directory,
 };
 use live::Ended;
@@ -117,7 +117,7 @@ impl Flush {
         for structure in &mut structures {
             structure.parts.retain(|_| states.next() != Some(PartState::Absent));
         }
-        structures.retain(|structure| below::can_be_flushed(structure.kind));
+        structures.retain(|structure| structure.kind.attributes().flushes);
         structures
     }
 
@@ -459,7 +459,7 @@ impl Catalog {
     ) {
         let structure = &self.structures[s];
         let j = structure.job;
-        let kv = structure.kind == Kind::Kv;
+        let ranges_of_hashes = structure.router == Router::HashRange;
         let targets: Vec<BlockId> =
             structure.moves.iter().flat_map(|moves| moves.new_targets()).collect();
         let placed = structure.entries.iter().enumerate();
@@ -474,7 +474,7 @@ impl Catalog {
         }
         for (block, extents) in blocks {
             let placed = ranges.get(&block).copied();
-            let range = placed.filter(|_| kv).unwrap_or((0, u64::MAX));
+            let range = placed.filter(|_| ranges_of_hashes).unwrap_or((0, u64::MAX));
             let at = self.pool.at(block);
             let server =
                 self.pool.server_mut(block.server()).expect("the server is live").incarnation;

@@ -10,7 +10,7 @@ use crate::command::Seal;
 use crate::pool::{Draw, SlotOwner};
 use crate::structures::{Granted, Placed, StructureRecord};
 use crate::{Catalog, CatalogError, Effect, Reply, Router};
-use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, BlockId, Bug, MapVersion, MoveId, ServerId, StructureId};
 
 /// The position of a block in a file or a queue.
 pub(crate) enum Position {
@@ -57,15 +57,16 @@ impl Catalog {
     ) -> Result<u32, CatalogError> {
         let s = self.held_by(id, at)?;
         if !self.structures[s].router.grows() {
-            return Err(self.wrong_kind(s, Kind::File));
+            return Err(self.wrong_kind(s, "structure whose blocks have successors"));
         }
         Ok(s)
     }
 
-    pub(crate) fn wrong_kind(&self, s: u32, asked: Kind) -> CatalogError {
+    pub(crate) fn wrong_kind(&self, s: u32, asked: &str) -> CatalogError {
         let structure = &self.structures[s];
         let path = self.dag.path_of(structure.prefix).into();
-        CatalogError::WrongKind { path, name: structure.name.clone(), is: structure.kind, asked }
+        let (name, is) = (structure.name.clone(), structure.kind);
+        CatalogError::WrongKind { path, name, is, asked: asked.into() }
     }
 
     pub(crate) fn grow(
@@ -195,7 +196,8 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let reply = self.seal_block(id, at, seal, effects)?;
-        let s = self.structures.find(id).filter(|&s| self.structures[s].kind == Kind::File);
+        let bytes = |&s: &u32| self.structures[s].router == Router::Offset;
+        let s = self.structures.find(id).filter(bytes);
         let held = self.pool.held(at).is_some_and(|held| matches!(held, SlotOwner::By(_)));
         if s.is_some() && held && seal.length > self.pool.bytes_used(at.block) {
             // The block may be demoted before its server reports its content.

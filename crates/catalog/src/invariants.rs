@@ -5,7 +5,7 @@ use crate::pool::SlotOwner;
 use crate::structures::StructureRecord;
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::SLOT_WIDTH;
-use honeycomb_types::{BlockAt, BlockId, Kind, Router, StructureId, Time};
+use honeycomb_types::{BlockAt, BlockId, Router, StructureId, Time};
 use std::fmt;
 
 /// A violated invariant. The number is that of `docs/invariants.md`, or 0 for an internal one of the catalog.
@@ -47,7 +47,7 @@ impl Catalog {
         let structure = &self.structures[self.structures.find(id)?];
         let last = structure.entries.len().saturating_sub(1);
         let placed = structure.entries.iter().enumerate().map(|(i, placed)| {
-            let sealed = structure.kind != Kind::Kv && (i < last || structure.sealed);
+            let sealed = structure.router.grows() && (i < last || structure.sealed);
             (self.pool.at(placed.block), sealed)
         });
         let growth = structure.growth.iter();
@@ -109,7 +109,8 @@ impl Catalog {
         }
         let wrong = |why| format!("structure {}: {why}: {:?}", structure.id, structure.moves);
         structure.check_moves().or_else(|why| require(false, 20, || wrong(why)))?;
-        require(structure.extents.is_empty() || structure.kind == Kind::Kv, 20, what)?;
+        let extents = structure.kind.attributes().extents;
+        require(structure.extents.is_empty() || extents.is_some(), 20, what)?;
         require(!structure.sealed || structure.growth.is_none(), 20, what)?;
         let node = &self.dag.nodes[structure.prefix];
         require(node.live() && node.job == structure.job, 13, what)

@@ -15,7 +15,7 @@
 use crate::command::{ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY};
 use crate::reply::JournalAt;
 use crate::{Catalog, CatalogError, Effect, NewStructure, PrefixOptions};
-use honeycomb_types::{Kind, journal_sweep};
+use honeycomb_types::journal_sweep;
 use std::sync::Arc;
 
 /// Whether a prefix of this acknowledgement class has a journal.
@@ -73,7 +73,7 @@ impl Catalog {
         if !self.is_journaled(n) {
             return Ok(());
         }
-        if new.kind != Kind::File {
+        if !new.kind.attributes().journals {
             return Err(CatalogError::NotJournaled { path: new.path.into(), kind: new.kind });
         }
         match self.dag.nodes[n].data_lost {

@@ -70,21 +70,16 @@ impl Kinds {
 impl Catalog {
     /// The router of a new structure.
     pub(crate) fn router_of(&self, kind: Kind) -> Result<Router, CatalogError> {
-        match kind {
-            Kind::File => Ok(Router::Offset),
-            Kind::Queue => Ok(Router::Ends),
-            Kind::Kv => Ok(Router::HashRange),
-            // Extents are storage of a kv, not a structure.
-            Kind::Extents => Err(CatalogError::UnknownKind { kind }),
-            Kind::Custom(_) => {
-                let served = self.pool.servers().any(|(_, server)| server.kinds.serves(kind));
-                let spec = self.kinds.get(kind).filter(|_| served);
-                spec.map(|spec| spec.router).ok_or_else(|| match self.recovering() {
-                    true => CatalogError::Recovering,
-                    false => CatalogError::UnknownKind { kind },
-                })
-            }
+        if let Some(router) = kind.router() {
+            return Ok(router);
         }
+        let served = self.pool.servers().any(|(_, server)| server.kinds.serves(kind));
+        let spec = self.kinds.get(kind).filter(|_| served);
+        spec.map(|spec| spec.router).ok_or_else(|| match self.recovering() {
+            true if matches!(kind, Kind::Custom(_)) => CatalogError::Recovering,
+            // Also for extents, which are storage of a kv, and not a structure.
+            _ => CatalogError::UnknownKind { kind },
+        })
     }
 
     /// Whether a server may announce these kinds: each code at most once, and without a conflict with a known

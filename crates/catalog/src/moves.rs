@@ -18,18 +18,11 @@ use crate::pool::{Draw, SlotOwner};
 use crate::structures::{Placed, StructureRecord};
 use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{MOVE_MAX, SLOT_WIDTH};
-use honeycomb_types::{
-    BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId, Way,
-};
+use honeycomb_types::{BlockAt, BlockId, Bug, MapVersion, MoveId, ServerId, StructureId, Way};
 
 /// Two blocks merge when together they hold at most this share of the fill at which a block splits. A merged
 /// block splits no earlier than after it has grown (`HEAVIER` of the structure).
 const MERGE_FILL: (u64, u64) = (5, 6);
-
-/// Whether blocks of a kind move only as a whole, to a new block.
-pub(crate) fn moves_as_it_lies(kind: Kind) -> bool {
-    matches!(kind, Kind::File | Kind::Queue)
-}
 
 /// A move that is neither committed nor cancelled.
 #[derive(Clone, Copy, Debug)]
@@ -224,9 +217,12 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.held_by(id, at)?;
-        let leaves = way == Way::Relocate && moves_as_it_lies(self.structures[s].kind);
-        if self.structures[s].kind != Kind::Kv && !leaves {
-            return Err(self.wrong_kind(s, Kind::Kv));
+        let attributes = self.structures[s].kind.attributes();
+        match way {
+            Way::Relocate if attributes.relocates => {}
+            Way::Split | Way::Merge if attributes.splits => {}
+            Way::Relocate => return Err(self.wrong_kind(s, "structure whose blocks move")),
+            Way::Split | Way::Merge => return Err(self.wrong_kind(s, "structure that splits")),
         }
         if self.holds_extents(at) {
             return Err(CatalogError::StaleBlock { at });

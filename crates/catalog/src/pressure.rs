@@ -17,7 +17,7 @@ use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, RAISE_MARKS, WARM_FOR};
-use honeycomb_types::{BlockAt, BlockId, Kind, PrefixId, ServerId, StructureId, TierIx};
+use honeycomb_types::{BlockAt, BlockId, Demotion, PrefixId, ServerId, StructureId, TierIx};
 use std::sync::Arc;
 
 /// The position of a prefix's clock: a structure, and the index in its map.
@@ -123,20 +123,11 @@ pub(crate) fn has_tiers(server: &&Server) -> bool {
     !server.tiers.is_empty() && server.is_heard() && !server.draining
 }
 
-/// Whether blocks of this kind can be in a lower tier.
-fn goes_below(kind: Kind) -> bool {
-    matches!(kind, Kind::File | Kind::Kv | Kind::Queue | Kind::Extents)
-}
-
-/// Whether blocks of this kind can begin in a lower tier. A block of extents accepts nothing there.
-pub(crate) fn begins_below(kind: Kind) -> bool {
-    goes_below(kind) && kind != Kind::Extents
-}
-
-/// Whether structures of this kind only grow at the end: only the last block is written to. In other kinds
-/// any block may change.
-fn only_grows(kind: Kind) -> bool {
-    kind == Kind::File
+impl StructureRecord {
+    /// How one of its blocks reaches lower tiers.
+    fn demotion_of(&self, block: BlockId) -> Demotion {
+        self.kind_of(block).attributes().demotion
+    }
 }
 
 /// A block of a structure, by index: first those of its map, then those of extents.
@@ -308,7 +299,7 @@ impl Catalog {
                 let sealed = i + 1 < structure.entries.len() || structure.sealed;
                 // In structures in which any block may change, the coldest block is demoted however recently
                 // it was used, because there is no better one.
-                let may = sealed || !only_grows(structure.kind_of(block));
+                let may = sealed || structure.demotion_of(block) != Demotion::Appended;
                 if may && best.as_ref().is_none_or(|best| used < best.used) {
                     *best = Some(Candidate { used, n, block, tier, hand });
                 }
@@ -330,8 +321,8 @@ impl Catalog {
         i: usize,
     ) -> Option<(u32, TierIx)> {
         let block = nth_block(structure, i)?;
-        let kind = structure.kind_of(block);
-        if !goes_below(kind) || self.is_journaled(structure.prefix) {
+        let demotion = structure.demotion_of(block);
+        if !demotion.goes_below() || self.is_journaled(structure.prefix) {
             return None;
         }
         let Where { tier, to, used, refused } = self.pool.place(block);
@@ -345,21 +336,22 @@ impl Catalog {
             return None;
         }
         let tail = i + 1 == structure.entries.len() && !structure.sealed;
-        let grows = only_grows(kind);
-        let sealed = grows && !tail;
-        // The size of a block of extents is reported long after it was filled: extents are added one after
+        let appended = demotion == Demotion::Appended;
+        let sealed = appended && !tail;
+        // The size of a block of pieces is reported long after it was filled: pieces are added one after
         // another.
-        let empty = !sealed && kind != Kind::Extents && self.pool.bytes_used(block) == 0;
-        if empty || tail && grows && !self.is_cold(used) {
+        let pieces = demotion == Demotion::Pieces;
+        let empty = !sealed && !pieces && self.pool.bytes_used(block) == 0;
+        if empty || tail && appended && !self.is_cold(used) {
             return None;
         }
         // Blocks that may change do so in memory: they are demoted to a disk only, and not during a move.
-        let changes = !grows && kind != Kind::Extents;
+        let changes = demotion == Demotion::Whole;
         let stays = matches!(level, Level::Disk(..)) || structure.move_of(block).is_some();
         if changes && stays {
             return None;
         }
-        Some((used, self.pool.room_below(block, sealed || kind == Kind::Extents)?))
+        Some((used, self.pool.room_below(block, sealed || pieces)?))
     }
 
     /// A prefix unrelated to this one. Used by a planted bug only.
@@ -473,10 +465,14 @@ impl Catalog {
     pub fn blocks_for_stores(&self) -> u64 {
         let may_sink = |structure: &StructureRecord, i: usize| {
             let block = nth_block(structure, i)?;
-            let (kind, tier) = (structure.kind_of(block), self.pool.place(block).tier);
+            let (demotion, tier) = (structure.demotion_of(block), self.pool.place(block).tier);
             let core = self.pool.server(block.server())?.cores().next()?;
             let sealed = i + 1 < structure.entries.len() || structure.sealed;
-            let changes = kind != Kind::Extents && !(only_grows(kind) && sealed);
+            let changes = match demotion {
+                Demotion::Pieces => false,
+                Demotion::Appended => !sealed,
+                Demotion::Whole | Demotion::Never => true,
+            };
             (tier.is_below() && !core.is_store(tier) && !changes).then_some(())
         };
         let of_one = |structure: &StructureRecord| {

@@ -18,13 +18,12 @@
 use crate::growth::Position;
 use crate::kinds::KindSet;
 use crate::pool::{Presence, SlotOwner};
-use crate::pressure::begins_below;
 use crate::structures::Granted;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, HeldBlock, Loss, NewServer, Reply};
 use hashbrown::HashSet;
 use honeycomb_types::limits::SERVER_SILENCE;
-use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MoveId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, BlockId, Bug, MoveId, Router, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -153,7 +152,7 @@ impl Catalog {
             let (server, prefix) = (held.at.block.server(), node.id);
             effects.push(Effect::SetGeneration { server, prefix, generation: node.generation });
         }
-        if self.structures[s].kind == Kind::Kv {
+        if !self.structures[s].router.grows() {
             return true;
         }
         // Pre-allocated, as far as the log knows, and in use: the log has lost its grant. Its report waits
@@ -232,13 +231,14 @@ impl Catalog {
             if structure.pending().iter().any(|mv| mv.way.takes_anew() && mv.target == at.block) {
                 continue; // It is opened with the other moves.
             }
-            if begins_below(structure.kind_of(at.block)) && !self.is_journaled(structure.prefix) {
+            let demotion = structure.kind_of(at.block).attributes().demotion;
+            if demotion.begins_below() && !self.is_journaled(structure.prefix) {
                 self.pool.place_unopened(at.block);
             }
             let structure = &self.structures[s];
             let entry = structure.entries.iter().position(|entry| entry.block == at.block);
-            let (start, end) = match (structure.kind, entry) {
-                (Kind::Kv, Some(i)) => (structure.entries[i].start, structure.end(i)),
+            let (start, end) = match (structure.router, entry) {
+                (Router::HashRange, Some(i)) => (structure.entries[i].start, structure.end(i)),
                 _ => (0, u64::MAX),
             };
             effects.push(self.open_effect(s, at.block, (start, end), MoveId::NONE));

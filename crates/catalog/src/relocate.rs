@@ -13,13 +13,13 @@
 //!
 //! The record of sent messages is soft: over a new connection all of them are sent again.
 
-use crate::moves::{Move, moves_as_it_lies};
+use crate::moves::Move;
 use crate::policy::Chooser;
 use crate::pool::{Draw, SlotOwner};
 use crate::structures::StructureRecord;
 use crate::{Catalog, CatalogError, DrainState, Effect};
 use honeycomb_types::limits::{EXTENTS_LEAVE_TELL, RESERVE_BLOCKS_MIN};
-use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, TierIx, Time, Way};
+use honeycomb_types::{BlockAt, MoveId, ServerId, TierIx, Time, Way};
 use std::collections::VecDeque;
 
 /// Number of blocks of one core that leave at the same time. Each move freezes its block for some
@@ -53,11 +53,11 @@ impl Catalog {
 
     /// Whether such a block moves off its server with its content.
     pub(crate) fn can_leave(&self, at: BlockAt, s: u32) -> bool {
-        let kind = self.structures[s].kind_of(at.block);
+        let structure = &self.structures[s];
         // The journal of a prefix names the blocks of its changes.
-        let journaled = self.is_journaled(self.structures[s].prefix);
+        let journaled = self.is_journaled(structure.prefix);
         let moves = !journaled && !self.is_quarantined(s);
-        moves && (kind == Kind::Kv || moves_as_it_lies(kind))
+        moves && structure.kind_of(at.block).attributes().relocates
     }
 
     /// Blocks of extents of a server.

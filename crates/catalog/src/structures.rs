@@ -8,7 +8,6 @@ use crate::jobs::Job;
 use crate::moves::Moves;
 use crate::policy::Chooser;
 use crate::pool::{Draw, NoRoom, SlotOwner};
-use crate::pressure::begins_below;
 use crate::queue::QueueState;
 use crate::quota::Quota;
 use crate::slab::{NONE, Slab};
@@ -21,7 +20,8 @@ use crate::{
 use hashbrown::HashTable;
 use honeycomb_types::limits::{SLOT_WIDTH, SLOTS, STRUCTURES_PER_PREFIX_MAX, TIERS_MAX};
 use honeycomb_types::{
-    BlockAt, BlockId, IdOf, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs, check_name,
+    BlockAt, BlockId, Demotion, IdOf, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs,
+    check_name,
 };
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -367,7 +367,12 @@ impl Catalog {
         self.need_loaded(self.structures[s].prefix)?;
         self.need_sound(s)?;
         if is != new.kind {
-            return Err(CatalogError::WrongKind { path, name, is, asked: new.kind });
+            return Err(CatalogError::WrongKind {
+                path,
+                name,
+                is,
+                asked: new.kind.to_string().into(),
+            });
         }
         let structure = &self.structures[s];
         let has = [structure.max_items(), structure.max_bytes()];
@@ -401,12 +406,13 @@ impl Catalog {
         self.pressure.asks(n);
         self.pool.staying.own(s, j);
         // The target of a move is filled in memory.
-        let below = begins_below(kind) && draw == Draw::Ordinary && !self.is_journaled(n);
+        let demotion = kind.attributes().demotion;
+        let below = demotion.begins_below() && draw == Draw::Ordinary && !self.is_journaled(n);
         let below = if below { TIERS_MAX } else { 0 };
         let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
         // The room that a fair policy keeps free belongs to holders within their share. Blocks that may
         // change do so in memory, on every server.
-        let last = self.jobs[j].hints.not_sensitive && kind == Kind::File;
+        let last = self.jobs[j].hints.not_sensitive && demotion == Demotion::Appended;
         let count = below as u8 + 1;
         let leaves = fair && self.leaves_memory(j, asked);
         let first = match last && below > 0 {

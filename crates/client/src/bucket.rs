@@ -3,8 +3,8 @@
 //! A bucket is a prefix that contains a key-value store of the name `STORE`. The name of an object is
 //! its key. The command line and the bindings use these functions.
 
+use crate::handle::Handle;
 use crate::{Error, JobClient, Kv};
-use honeycomb_types::Kind;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{PrefixInfo, PrefixOptions};
 
@@ -87,5 +87,5 @@ pub fn store_of(bucket: &str) -> String {
 /// Whether a prefix is live and has the store of a bucket.
 fn is_bucket(node: &PrefixInfo) -> bool {
     let mut all = node.structures.iter();
-    node.state == 0 && all.any(|s| s.name == STORE && s.kind == Kind::Kv.code())
+    node.state == 0 && all.any(|s| s.name == STORE && s.kind == Kv::KIND.code())
 }

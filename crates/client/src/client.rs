@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::custom::{Custom, CustomOptions, KindRef};
 use crate::error::Error;
 use crate::file::File;
+use crate::handle::Handle;
 use crate::holder;
 use crate::keeper::{Keeper, LostLease};
 use crate::kv::Kv;
@@ -516,7 +517,7 @@ impl Client {
         blocks: u32,
         open_existing: bool,
     ) -> Result<File, Error> {
-        let body = new_structure(job, address, Kind::File, blocks, open_existing)?;
+        let body = new_structure(job, address, File::KIND, blocks, open_existing)?;
         self.create(body).map(File)
     }
 
@@ -528,7 +529,7 @@ impl Client {
         blocks: u32,
         open_existing: bool,
     ) -> Result<Kv, Error> {
-        let body = new_structure(job, address, Kind::Kv, blocks, open_existing)?;
+        let body = new_structure(job, address, Kv::KIND, blocks, open_existing)?;
         self.create(body).map(Kv)
     }
 
@@ -543,8 +544,8 @@ impl Client {
         max_bytes: u64,
         open_existing: bool,
     ) -> Result<Queue, Error> {
-        let body = new_structure(job, address, Kind::Queue, 1, open_existing)?;
-        self.create(CreateStructureRequest { max_items, max_bytes, ..body }).map(Queue::new)
+        let body = new_structure(job, address, Queue::KIND, 1, open_existing)?;
+        self.create(CreateStructureRequest { max_items, max_bytes, ..body }).map(Queue::of)
     }
 
     /// The custom kinds of the cluster's memory servers, each with the number of live servers that
@@ -625,7 +626,7 @@ impl Client {
         let reply: OpenStructureReply = self.ask(Op::ReopenStructure, &body)?;
         let opened = opened(reply)?;
         let address = format!("{structure} of {job}");
-        of_kind(Structure::new(self.0.context.clone(), job, address, opened), Kind::Kv).map(Kv)
+        handle(Structure::new(self.0.context.clone(), job, address, opened))
     }
 
     /// Opens a structure as its own kind.
@@ -648,32 +649,30 @@ impl Client {
     }
 
     fn any_of(&self, structure: Structure) -> Result<Any, Error> {
-        Ok(match structure.kind() {
-            Kind::File => Any::File(File(structure)),
-            Kind::Queue => Any::Queue(Queue::new(structure)),
-            Kind::Kv => Any::Kv(Kv(structure)),
-            Kind::Extents => {
-                let text =
-                    "the controller opened something that is not a structure; this is a defect";
-                return Err(Error::new(Status::Internal, text));
-            }
-            Kind::Custom(_) => Any::Custom(self.with_spec(structure)?),
-        })
+        let structure = match Any::built_in(structure) {
+            Ok(handle) => return Ok(handle),
+            Err(structure) => structure,
+        };
+        if matches!(structure.kind(), Kind::Custom(_)) {
+            return self.with_spec(structure).map(Any::Custom);
+        }
+        let text = "the controller opened something that is not a structure; this is a defect";
+        Err(Error::new(Status::Internal, text))
     }
 
     /// Opens a file; `WrongKind` if it has another kind.
     pub fn open_file(&self, job: JobId, address: &str) -> Result<File, Error> {
-        of_kind(self.open(job, address)?, Kind::File).map(File)
+        handle(self.open(job, address)?)
     }
 
     /// Opens a key-value store; `WrongKind` if it has another kind.
     pub fn open_kv(&self, job: JobId, address: &str) -> Result<Kv, Error> {
-        of_kind(self.open(job, address)?, Kind::Kv).map(Kv)
+        handle(self.open(job, address)?)
     }
 
     /// Opens a queue; `WrongKind` if it has another kind.
     pub fn open_queue(&self, job: JobId, address: &str) -> Result<Queue, Error> {
-        of_kind(self.open(job, address)?, Kind::Queue).map(Queue::new)
+        handle(self.open(job, address)?)
     }
 
     /// Frees a structure's blocks at once.
@@ -723,6 +722,11 @@ fn opened(reply: OpenStructureReply) -> Result<OpenedStructure, Error> {
         max_items: reply.max_items,
         max_bytes: reply.max_bytes,
     })
+}
+
+/// The handle of a structure; `WrongKind` if it has another kind.
+fn handle<H: Handle>(structure: Structure) -> Result<H, Error> {
+    of_kind(structure, H::KIND).map(H::new)
 }
 
 fn of_kind(structure: Structure, kind: Kind) -> Result<Structure, Error> {

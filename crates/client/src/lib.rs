@@ -22,6 +22,7 @@ mod error;
 mod evacuation;
 mod file;
 mod flushing;
+mod handle;
 mod holder;
 mod interrupt;
 mod keeper;

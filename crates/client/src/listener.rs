@@ -10,7 +10,7 @@ use crate::interrupt;
 use crate::socket::{PATIENCE, StreamSocket, Wait, await_some};
 use crate::structure::Structure;
 use crate::transport::{ExchangeFailure, Sink, Transport};
-use honeycomb_types::{BlockAt, BlockId, Kind, Time};
+use honeycomb_types::{BlockAt, BlockId, Notices, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs, kinds};
 use honeycomb_wire::queue::Counts;
@@ -98,6 +98,8 @@ struct SubscribedBlock {
 /// see the change (INV-24). Not shared: one thread at a time requests the next.
 pub struct Listener {
     structure: Structure,
+    /// The changes that the structure reports.
+    notices: Notices,
     context: Arc<Context>,
     kinds: u16,
     filter: Filter,
@@ -121,12 +123,13 @@ impl Listener {
         wanted: u16,
         filter: Filter,
     ) -> Result<Listener, Error> {
-        let possible = match structure.kind() {
-            Kind::File => kinds::APPEND | kinds::SEAL,
-            Kind::Queue => kinds::DATA | kinds::SPACE | kinds::CLOSE,
-            Kind::Kv => kinds::PUT | kinds::DELETE,
+        let notices = structure.kind().attributes().notices;
+        let possible = match notices {
+            Notices::Appends => kinds::APPEND | kinds::SEAL,
+            Notices::Items => kinds::DATA | kinds::SPACE | kinds::CLOSE,
+            Notices::Keys => kinds::PUT | kinds::DELETE,
             // Their callers wait at the block instead.
-            Kind::Extents | Kind::Custom(_) => 0,
+            Notices::Never => 0,
         };
         if wanted == 0 || wanted & !possible != 0 {
             let text = format!("a {} does not report changes of these kinds", structure.kind());
@@ -134,6 +137,7 @@ impl Listener {
         }
         let mut listener = Listener {
             structure,
+            notices,
             context,
             kinds: wanted,
             filter,
@@ -153,7 +157,7 @@ impl Listener {
         self.structure.refresh(deadline)?;
         loop {
             let mut entries = self.structure.entries();
-            if self.structure.kind() == Kind::File {
+            if self.notices == Notices::Appends {
                 let Some(tail) = entries.pop() else {
                     let text = format!("{}: its map has no block", self.structure.address());
                     return Err(Error::new(Status::BadFrame, text));
@@ -207,10 +211,10 @@ impl Listener {
                     &mut reply_args,
                     Sink::None,
                 )?;
-                let file = structure.kind() == Kind::File;
+                let appends = self.notices == Notices::Appends;
                 let there = match reply.status {
-                    Status::Ok if late || file => {
-                        content(structure, &mut transport, header, &mut wait)?
+                    Status::Ok if late || appends => {
+                        content(self.notices, &mut transport, header, &mut wait)?
                     }
                     _ => InitialContent::default(),
                 };
@@ -222,7 +226,7 @@ impl Listener {
                     let first = self.sources.iter().all(|source| source.entry.at() != at);
                     assert!(first, "INV-24: {at:?} would report each change twice");
                     self.sources.push(SubscribedBlock { entry, transport, handed_over: false });
-                    if late && self.structure.kind() == Kind::Kv && reply.value > 0 {
+                    if late && self.notices == Notices::Keys && reply.value > 0 {
                         // The block changed after it became the successor and before this
                         // subscription.
                         let heard = Heard::Gap { missed: None };
@@ -278,7 +282,7 @@ impl Listener {
     fn catch_up(&mut self, number: u64, there: InitialContent) {
         let source = self.sources.last().expect("just subscribed to");
         let (at, start) = (source.entry.at(), source.entry.start);
-        let file = self.structure.kind() == Kind::File;
+        let file = self.notices == Notices::Appends;
         // The content that a block of a file already had at its subscription, and that it passed on
         // to this one, is not new.
         let from = if file { self.reported_to.max(self.there_to).saturating_sub(start) } else { 0 };
@@ -415,14 +419,14 @@ impl Listener {
         let heard = match notice {
             Notice::Changed(change) => heard(change, start),
             Notice::Gap(missed) => Heard::Gap { missed: Some(missed) },
-            Notice::Handover { to, .. } if self.structure.kind() == Kind::Kv => {
+            Notice::Handover { to, .. } if self.notices == Notices::Keys => {
                 source.handed_over = to.entry.start <= start;
                 if !self.subscribe(to.entry, true)? {
                     self.missed(at)?;
                 }
                 return Ok(Then::Stay);
             }
-            Notice::Handover { length: 0, to } if self.structure.kind() == Kind::Queue => {
+            Notice::Handover { length: 0, to } if self.notices == Notices::Items => {
                 // All of its content is in another block now, whose changes so far have not been
                 // reported.
                 source.handed_over = true;
@@ -442,7 +446,7 @@ impl Listener {
                 }
                 // A queue's items are still taken from this block; a file's block has reported
                 // everything.
-                let file = self.structure.kind() == Kind::File;
+                let file = self.notices == Notices::Appends;
                 return Ok(if file { Then::Drop } else { Then::Stay });
             }
             Notice::Ended(..) => return Ok(Then::Lost),
@@ -458,7 +462,7 @@ impl Listener {
         let at = source.entry.at();
         // Listeners of a key-value store get the notice before the move is committed; if the move
         // was cancelled, the block still has its range.
-        let kept = self.structure.kind() == Kind::Kv
+        let kept = self.notices == Notices::Keys
             && self.structure.with_map(|map| map.entries.iter().any(|e| e.at() == at));
         if source.handed_over && !kept {
             return Ok(());
@@ -506,15 +510,15 @@ struct InitialContent {
 }
 
 fn content(
-    structure: &Structure,
+    notices: Notices,
     transport: &mut Transport,
     like: RequestHeader,
     wait: &mut Wait<'_>,
 ) -> Result<InitialContent, ExchangeFailure> {
-    let (op, args): (Op, &[u8]) = match structure.kind() {
-        Kind::File => (Op::FileSize, &[]),
-        Kind::Queue => (Op::QueueLength, &[0]),
-        Kind::Kv | Kind::Extents | Kind::Custom(_) => return Ok(InitialContent::default()),
+    let (op, args): (Op, &[u8]) = match notices {
+        Notices::Appends => (Op::FileSize, &[]),
+        Notices::Items => (Op::QueueLength, &[0]),
+        Notices::Keys | Notices::Never => return Ok(InitialContent::default()),
     };
     let (header, mut reply_args) = (RequestHeader { op, ..like }, Vec::new());
     let reply = transport.exchange(header, args, &[], wait, &mut reply_args, Sink::None)?;

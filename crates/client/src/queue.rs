@@ -57,7 +57,7 @@ pub struct QueueCounts {
 }
 
 impl Queue {
-    pub(crate) fn new(structure: Structure) -> Queue {
+    pub(crate) fn of(structure: Structure) -> Queue {
         Queue { structure, looked_back: Mutex::new(Time::ZERO) }
     }
 

@@ -1,7 +1,7 @@
 //! Translates the catalog's answers to message bodies.
 
 use honeycomb_catalog as catalog;
-use honeycomb_types::{JobId, Kind, KindSpec, TierClass, Time, Verbs, flush_object};
+use honeycomb_types::{JobId, Kind, KindSpec, Router, TierClass, Time, Verbs, flush_object};
 use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
@@ -245,7 +245,7 @@ fn flushed_objects(
     kind: Kind,
     part: &catalog::FlushedPart,
 ) -> impl Iterator<Item = FlushedPart> + use<'_> {
-    let counted = part.start != u64::MAX && matches!(kind, Kind::File | Kind::Queue);
+    let counted = part.start != u64::MAX && kind.router().is_some_and(Router::grows);
     let mut start = part.start;
     part.objects.iter().enumerate().map(move |(i, written)| {
         let catalog::Written { bytes, items, crc } = *written;

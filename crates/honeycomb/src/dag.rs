@@ -1,7 +1,7 @@
 //! Prefixes and structures as people and `--json` see them, for the commands that show a job's address DAG.
 
 use crate::size;
-use honeycomb_types::Kind;
+use honeycomb_types::{Kind, Router};
 use honeycomb_wire::Durability;
 use honeycomb_wire::messages::{PrefixInfo, StructureInfo};
 use serde_json::{Value, json};
@@ -23,7 +23,8 @@ pub fn kind(s: &StructureInfo) -> &'static str {
 
 /// `closed` or `sealed` for a structure that accepts no more data; `None` for others.
 pub fn ended(s: &StructureInfo) -> Option<&'static str> {
-    let word = if s.kind == Kind::Queue.code() { "closed" } else { "sealed" };
+    let router = Kind::from_code(s.kind).and_then(Kind::router);
+    let word = if router == Some(Router::Ends) { "closed" } else { "sealed" };
     s.sealed.then_some(word)
 }
 

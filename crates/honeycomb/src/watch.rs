@@ -9,7 +9,7 @@ use crate::{place, wait};
 use clap::{Args, ValueEnum};
 use honeycomb_client::{Heard, Structure};
 use honeycomb_env::time_of_day;
-use honeycomb_types::Kind;
+use honeycomb_types::Notices;
 use honeycomb_wire::Status;
 use honeycomb_wire::notice::{Filter, kinds};
 use serde_json::{Value, json};
@@ -81,14 +81,14 @@ enum WatchOp {
 }
 
 impl WatchOp {
-    /// The operations of a kind of structure.
-    fn of(kind: Kind) -> &'static [WatchOp] {
-        match kind {
-            Kind::File => &[WatchOp::Append, WatchOp::Seal],
-            Kind::Queue => &[WatchOp::Data, WatchOp::Space, WatchOp::Close],
-            Kind::Kv => &[WatchOp::Put, WatchOp::Delete],
+    /// The operations that a structure reports.
+    fn of(notices: Notices) -> &'static [WatchOp] {
+        match notices {
+            Notices::Appends => &[WatchOp::Append, WatchOp::Seal],
+            Notices::Items => &[WatchOp::Data, WatchOp::Space, WatchOp::Close],
+            Notices::Keys => &[WatchOp::Put, WatchOp::Delete],
             // These kinds have waiting calls instead of notifications.
-            Kind::Extents | Kind::Custom(_) => &[],
+            Notices::Never => &[],
         }
     }
 
@@ -198,7 +198,7 @@ impl Watch<'_> {
         };
         let work = Work::open(&settings, Intent::Look)?;
         let structure = work.client.open(work.job, &args.address)?;
-        let all = WatchOp::of(structure.kind());
+        let all = WatchOp::of(structure.kind().attributes().notices);
         let ops = if args.ops.is_empty() { all.to_vec() } else { args.ops.clone() };
         let watch = Watch { args, work, structure, ops, filter, key };
         watch.check(all)?;
@@ -218,7 +218,8 @@ impl Watch<'_> {
             );
             return Err(Failure::invalid(text));
         }
-        if self.filter != Filter::All && self.structure.kind() != Kind::Kv {
+        let notices = self.structure.kind().attributes().notices;
+        if self.filter != Filter::All && notices != Notices::Keys {
             let text = format!(
                 "cannot watch keys of {}: a {} has no keys; omit --key and --prefix",
                 self.args.address,

@@ -250,7 +250,9 @@ impl fmt::Debug for Registry {
 
 /// The description of a kind whose operations are in the protocol's table. The protocol defines the layout of
 /// their arguments, and clients know how to route them, so the route here is only formal.
-fn protocol_spec(kind: Kind, router: Router) -> KindSpec {
+fn protocol_spec(kind: Kind) -> KindSpec {
+    // Blocks of extents belong to a kv, which alone knows where each is: their router is only formal, too.
+    let router = kind.router().unwrap_or(Router::HashRange);
     let own = Op::ALL.into_iter().filter(|op| op.kind_code() == kind.code());
     let operations = own.map(|op| {
         let info = op.info();
@@ -272,7 +274,7 @@ struct FileKind;
 
 impl StructureKind for FileKind {
     fn spec(&self) -> KindSpec {
-        protocol_spec(Kind::File, Router::Offset)
+        protocol_spec(Kind::File)
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
@@ -289,7 +291,7 @@ struct QueueKind;
 
 impl StructureKind for QueueKind {
     fn spec(&self) -> KindSpec {
-        protocol_spec(Kind::Queue, Router::Ends)
+        protocol_spec(Kind::Queue)
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
@@ -307,7 +309,7 @@ struct KvKind;
 
 impl StructureKind for KvKind {
     fn spec(&self) -> KindSpec {
-        protocol_spec(Kind::Kv, Router::HashRange)
+        protocol_spec(Kind::Kv)
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
@@ -328,8 +330,7 @@ struct ExtentsKind;
 
 impl StructureKind for ExtentsKind {
     fn spec(&self) -> KindSpec {
-        // These blocks belong to a kv, which alone knows where each is; the router is only formal.
-        protocol_spec(Kind::Extents, Router::HashRange)
+        protocol_spec(Kind::Extents)
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
@@ -344,8 +345,9 @@ impl StructureKind for ExtentsKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Answer, Content, Operation, Ops, Outcome};
+    use crate::{Answer, Content, Operation, Ops, Outcome, Rest};
     use honeycomb_block::Backing;
+    use honeycomb_types::{Demotion, Notices};
 
     struct Named(u8, &'static str);
 
@@ -404,6 +406,28 @@ mod tests {
         assert_eq!(names(&QueueKind), format!("{grows}, {reads}"));
         assert_eq!(names(&KvKind), format!("streaming, {common}, {reads}, adopts"));
         assert_eq!(names(&ExtentsKind), "streaming, waits, content");
+    }
+
+    #[test]
+    fn attributes_of_built_in_kinds_are_those_of_their_blocks() {
+        for registered in &Registry::builtin().kinds {
+            let (kind, mut block) = (registered.spec.kind, registered.open(&Opening::sample()));
+            let attributes = kind.attributes();
+            assert_eq!(attributes.relocates, block.movable().is_some(), "{kind}");
+            assert_eq!(attributes.journals, block.journaled().is_some(), "{kind}");
+            assert_eq!(attributes.extents.is_some(), block.adopts().is_some(), "{kind}");
+            let reports = attributes.notices != Notices::Never;
+            assert_eq!(reports, block.changes().is_some(), "{kind}");
+            // Extents are flushed as a part of their kv.
+            assert!(!attributes.flushes || block.content().is_some(), "{kind}");
+            let demotion = match block.content().map(|content| content.rests()) {
+                Some(Rest::Open(_) | Rest::Final(_)) => Demotion::Appended,
+                Some(Rest::Whole(_)) => Demotion::Whole,
+                Some(Rest::Pieces(_)) => Demotion::Pieces,
+                Some(Rest::Busy) | None => Demotion::Never,
+            };
+            assert_eq!(attributes.demotion, demotion, "{kind}");
+        }
     }
 
     struct Counter(Router, OperationSpec);

@@ -1,6 +1,6 @@
 //! The manifest: the content of a flush. One line of JSON, and one with its checksum.
 
-use honeycomb_types::{FLUSH_EXTENTS, Kind};
+use honeycomb_types::FLUSH_EXTENTS;
 use serde::{Deserialize, Serialize};
 
 /// The identification in every manifest.
@@ -97,8 +97,8 @@ impl Manifest {
     }
 
     /// The structure of this name and kind.
-    pub fn structure(&self, name: &str, kind: Kind) -> Option<&FlushedStructure> {
-        self.structures.iter().find(|s| s.name == name && s.kind == kind.name())
+    pub fn structure(&self, name: &str, kind: &str) -> Option<&FlushedStructure> {
+        self.structures.iter().find(|s| s.name == name && s.kind == kind)
     }
 
     /// Whether the other manifest describes the same flush. Names of objects are never reused, so

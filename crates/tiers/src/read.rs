@@ -6,7 +6,7 @@ use crate::large::ExtentIndex;
 use crate::manifest::{FlushedPart, FlushedStructure, Manifest, Unreadable};
 use crate::place::Place;
 use crate::{FlushError, reason};
-use honeycomb_types::{FLUSH_MANIFEST, Kind};
+use honeycomb_types::FLUSH_MANIFEST;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::fmt;
@@ -163,7 +163,7 @@ impl Flushed {
     /// All bytes of a file.
     pub fn file(&self, name: &str) -> Result<Vec<u8>, FlushError> {
         let mut all = Vec::new();
-        for part in &self.structure(name, Kind::File)?.parts {
+        for part in &self.structure(name, "file")?.parts {
             all.extend(self.part(part)?);
         }
         Ok(all)
@@ -176,12 +176,12 @@ impl Flushed {
 
     /// The items of a queue, in order; one part is in memory at a time.
     pub fn queue(&self, name: &str) -> Result<FlushedItems<'_>, FlushError> {
-        Ok(FlushedItems(Records::new(self, self.structure(name, Kind::Queue)?)))
+        Ok(FlushedItems(Records::new(self, self.structure(name, "queue")?)))
     }
 
     /// The entries of a kv, in no particular order; one part is in memory at a time, and one value.
     pub fn kv(&self, name: &str) -> Result<Entries<'_>, FlushError> {
-        let structure = self.structure(name, Kind::Kv)?;
+        let structure = self.structure(name, "kv")?;
         let extents = ExtentIndex::read(self, structure)?;
         Ok(Entries { records: Records::new(self, structure), extents })
     }
@@ -239,8 +239,9 @@ impl Flushed {
         put(FLUSH_MANIFEST, &self.text)
     }
 
-    fn structure(&self, name: &str, kind: Kind) -> Result<&FlushedStructure, FlushError> {
-        let refuse = || FlushError::NoStructure { kind: kind.name(), name: name.to_owned() };
+    /// The structure with this name, and with this kind in the words of the manifest.
+    fn structure(&self, name: &str, kind: &'static str) -> Result<&FlushedStructure, FlushError> {
+        let refuse = || FlushError::NoStructure { kind, name: name.to_owned() };
         self.manifest.structure(name, kind).ok_or_else(refuse)
     }
 

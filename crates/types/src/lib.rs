@@ -4,6 +4,7 @@
 //! those of `docs/glossary.md`; a noun has the same name here, on the wire and in errors.
 
 mod alarm;
+mod attributes;
 mod bug;
 mod flush_path;
 mod id_cipher;
@@ -21,6 +22,7 @@ mod way;
 mod wire_limits;
 
 pub use alarm::AlarmKind;
+pub use attributes::{Demotion, KindAttributes, Notices};
 pub use bug::Bug;
 pub use flush_path::{
     FLUSH_EXTENTS, FLUSH_JOURNAL, FLUSH_MANIFEST, FLUSH_PART, FLUSH_RECORD, flush_directory,

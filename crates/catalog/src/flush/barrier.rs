@@ -19,7 +19,7 @@ use super::{Again, pause};
 use crate::reply::{FlushProgress, FlushState};
 use crate::{Catalog, CatalogError, Effect, Reply, StopFault};
 use honeycomb_types::limits::{BARRIER_MAX, BARRIER_TRIES};
-use honeycomb_types::{BlockAt, BlockId, Bug, Kind, ServerId, StructureId, Time};
+use honeycomb_types::{BlockAt, BlockId, Bug, Router, ServerId, StructureId, Time};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -276,7 +276,7 @@ impl Catalog {
             }
             for id in live.ids() {
                 let structure = &self.structures[self.structures.find(id)?];
-                if structure.kind == Kind::Kv {
+                if structure.router == Router::HashRange {
                     continue;
                 }
                 let chain: Vec<BlockAt> =

@@ -26,7 +26,7 @@ use crate::structures::StructureRecord;
 use crate::{Catalog, CatalogError, Effect, Reply, Written};
 use honeycomb_types::limits::{FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX, FLUSHES_KEPT};
 use honeycomb_types::{
-    BlockAt, BlockId, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, PrefixId, ServerId, StructureId,
+    BlockAt, BlockId, FLUSH_EXTENTS, FLUSH_PART, JobId, PrefixId, Router, ServerId, StructureId,
     Time, flush_object,
 };
 use std::cmp::Reverse;
@@ -116,10 +116,19 @@ impl PendingRequests {
 struct LiveStructure {
     id: StructureId,
     structure: FlushedStructure,
-    /// Number of unwritten ranges of a kv.
+    /// Whether its parts are ranges of hashes, and not whole blocks.
+    ranges: bool,
+    /// Number of unwritten ranges.
     left: usize,
     /// Whether the structure's blocks of extents are among the parts.
     extents_listed: bool,
+}
+
+impl LiveStructure {
+    /// Whether its entries may name extents in other blocks.
+    fn has_extents(&self) -> bool {
+        self.structure.kind.attributes().extents.is_some()
+    }
 }
 
 /// One prefix that is being copied.
@@ -245,7 +254,7 @@ impl Live {
         let Some(i) = sources.iter().position(|source| source.id == structure.id) else {
             return false;
         };
-        if structure.kind == Kind::Kv {
+        if sources[i].ranges {
             return sources[i].left > 0 || !structure.extents.is_empty();
         }
         self.parts.iter().any(|part| {
@@ -259,8 +268,7 @@ impl Live {
         let over = |part: &PartProgress| {
             matches!(part.state, CopyState::Written { .. } | CopyState::Absent)
         };
-        let listed =
-            |source: &LiveStructure| source.extents_listed || source.structure.kind != Kind::Kv;
+        let listed = |source: &LiveStructure| source.extents_listed || !source.has_extents();
         self.sources.as_ref().is_some_and(|sources| sources.iter().all(listed))
             && self.parts.iter().all(over)
     }
@@ -412,11 +420,11 @@ impl Catalog {
         for s in structures {
             let structure = &self.structures[s];
             let listed = FlushedStructure::without_parts(structure);
-            let kv = structure.kind == Kind::Kv;
+            let ranges = structure.router == Router::HashRange;
             let mut whats = Vec::new();
-            if kv {
-                let ranges = structure.entries.iter().enumerate();
-                whats.extend(ranges.map(|(i, e)| PartContent::Range(e.start, structure.end(i))));
+            if ranges {
+                let placed = structure.entries.iter().enumerate();
+                whats.extend(placed.map(|(i, e)| PartContent::Range(e.start, structure.end(i))));
             } else {
                 let placed = structure.entries.iter().map(|entry| (entry.block, entry.start));
                 let placed: std::collections::HashMap<_, _> = placed.collect();
@@ -426,10 +434,10 @@ impl Catalog {
                     PartContent::Chained(self.pool.at(block), start)
                 }));
             }
-            let left = if kv { whats.len() } else { 0 };
-            let id = structure.id;
+            let left = if ranges { whats.len() } else { 0 };
+            let (id, extents_listed) = (structure.id, false);
             whats.into_iter().for_each(|what| live.add(sources.len(), what));
-            sources.push(LiveStructure { id, structure: listed, left, extents_listed: false });
+            sources.push(LiveStructure { id, structure: listed, ranges, left, extents_listed });
         }
         live.sources = Some(sources);
     }
@@ -438,7 +446,7 @@ impl Catalog {
     fn list_extents(&self, live: &mut Live) {
         let mut sources = live.sources.take().expect("listed before");
         for (i, source) in sources.iter_mut().enumerate() {
-            if source.left > 0 || source.extents_listed || source.structure.kind != Kind::Kv {
+            if source.left > 0 || source.extents_listed || !source.has_extents() {
                 continue;
             }
             source.extents_listed = true;
@@ -707,7 +715,7 @@ impl Catalog {
         let mut structures = Vec::new();
         for (s, (source, theirs)) in live.sources.iter().flatten().zip(&parts).enumerate() {
             let mut structure = source.structure.clone();
-            if live.group != 0 && structure.kind != Kind::Kv {
+            if live.group != 0 && !source.ranges {
                 structure.sealed = closed[s];
             }
             for (part, at, name) in theirs {
