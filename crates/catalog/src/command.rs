@@ -2,8 +2,8 @@
 
 use crate::{Claim, Hints};
 use honeycomb_types::{
-    AlarmKind, BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId,
-    StructureId, TierIx, TierSpec, Time, Verbs, Way,
+    AlarmKind, AnnouncedKind, BlockAt, BlockId, Generation, JobId, Kind, MoveId, PrefixId,
+    ServerId, StructureId, TierIx, TierSpec, Time, Verbs, Way,
 };
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ pub struct NewServer<'a> {
     /// Bytes of each block; all live servers have the same.
     pub block_size: u64,
     /// The custom kinds of structure that it serves.
-    pub kinds: &'a [KindSpec],
+    pub kinds: &'a [AnnouncedKind],
     /// The root of everything that it flushes; empty when it cannot flush.
     pub flush_root: &'a str,
 }

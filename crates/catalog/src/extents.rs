@@ -9,9 +9,19 @@ use crate::pool::{Draw, SlotOwner, Where};
 use crate::structures::StructureRecord;
 use crate::{Actor, Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{BATCH_MAX, LARGE_FRACTION};
-use honeycomb_types::{BlockAt, BlockId, JobId, Kind, MoveId, StructureId, Verbs};
+use honeycomb_types::{BlockAt, BlockId, JobId, Kind, KindAttributes, MoveId, StructureId, Verbs};
 
 impl StructureRecord {
+    /// The ways in which it is used.
+    pub(crate) fn attributes(&self) -> KindAttributes {
+        self.kind.attributes_with(self.capabilities)
+    }
+
+    /// The ways in which one of its blocks is used.
+    pub(crate) fn attributes_of(&self, block: BlockId) -> KindAttributes {
+        self.kind_of(block).attributes_with(self.capabilities)
+    }
+
     /// The kind of content of one of its blocks.
     pub(crate) fn kind_of(&self, block: BlockId) -> Kind {
         match self.extents.contains(&block) {
@@ -32,7 +42,7 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.identified(actor, job, id)?;
-        let Some(kind) = self.structures[s].kind.attributes().extents else {
+        let Some(kind) = self.structures[s].attributes().extents else {
             return Err(self.wrong_kind(s, "structure with large values"));
         };
         let verbs = self.verbs_at(actor, self.structures[s].prefix)?;

@@ -101,6 +101,7 @@ impl FlushedStructure {
         FlushedStructure {
             name: structure.name.clone(),
             kind: structure.kind,
+            flushes: structure.attributes().flushes,
             sealed: structure.sealed,
             max_items: structure.max_items(),
             max_bytes: structure.max_bytes(),
@@ -117,7 +118,7 @@ impl Flush {
         for structure in &mut structures {
             structure.parts.retain(|_| states.next() != Some(PartState::Absent));
         }
-        structures.retain(|structure| structure.kind.attributes().flushes);
+        structures.retain(|structure| structure.flushes);
         structures
     }
 
@@ -602,7 +603,11 @@ impl Catalog {
             |part: &&BlockFlush| matches!(part.state, PartState::Written | PartState::Copied);
         let written = flush.parts.iter().rev().filter(there);
         let wrote = written.map(|part| part.at.block.server());
-        let able = |server: &ServerId| self.pool.server(*server).is_some_and(|s| s.flush);
+        // A server names the kinds that it serves.
+        let able = |id: &ServerId| {
+            let server = self.pool.server(*id).filter(|server| server.flush);
+            server.is_some_and(|at| flush.structures.iter().all(|s| at.kinds.serves(s.kind)))
+        };
         let any = self.pool.servers().map(|(id, _)| id);
         let Some(server) = wrote.chain(any).find(able) else {
             let again = self.now + pause(flush.attempts);

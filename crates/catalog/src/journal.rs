@@ -15,7 +15,7 @@
 use crate::command::{ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY};
 use crate::reply::JournalAt;
 use crate::{Catalog, CatalogError, Effect, NewStructure, PrefixOptions};
-use honeycomb_types::journal_sweep;
+use honeycomb_types::{KindAttributes, journal_sweep};
 use std::sync::Arc;
 
 /// Whether a prefix of this acknowledgement class has a journal.
@@ -69,11 +69,12 @@ impl Catalog {
         &self,
         n: u32,
         new: &NewStructure<'_>,
+        attributes: KindAttributes,
     ) -> Result<(), CatalogError> {
         if !self.is_journaled(n) {
             return Ok(());
         }
-        if !new.kind.attributes().journals {
+        if !attributes.journals {
             return Err(CatalogError::NotJournaled { path: new.path.into(), kind: new.kind });
         }
         match self.dag.nodes[n].data_lost {

@@ -1,10 +1,13 @@
 //! The custom kinds that memory servers have announced.
 //!
-//! Servers announce the name and the router of a kind when they join. A description stays for as long as a
-//! live server serves the kind or a structure of the kind exists, so that one code never has two meanings.
+//! Servers announce the description of a kind and the capabilities of its blocks when they join. It stays for
+//! as long as a live server serves the kind or a structure of the kind exists, so that one code never has two
+//! meanings.
 
 use crate::{Actor, Catalog, CatalogError, Reply};
-use honeycomb_types::{Kind, KindSpec, Router, ServerId};
+use honeycomb_types::{
+    AnnouncedKind, Capabilities, Kind, KindAttributes, KindSpec, Router, ServerId,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,9 +24,12 @@ impl KindSet {
     }
 
     /// The custom kinds of a list.
-    pub(crate) fn of(kinds: &[KindSpec]) -> KindSet {
+    pub(crate) fn of(kinds: &[AnnouncedKind]) -> KindSet {
         KindSet(
-            kinds.iter().filter_map(|spec| KindSet::bit(spec.kind)).fold(0, |all, bit| all | bit),
+            kinds
+                .iter()
+                .filter_map(|kind| KindSet::bit(kind.spec.kind))
+                .fold(0, |all, bit| all | bit),
         )
     }
 
@@ -50,32 +56,40 @@ impl KindSet {
 
 /// The announced kinds, by code.
 #[derive(Debug, Default)]
-pub(crate) struct Kinds(BTreeMap<u8, Arc<KindSpec>>);
+pub(crate) struct Kinds(BTreeMap<u8, Arc<AnnouncedKind>>);
 
 impl Kinds {
-    pub(crate) fn get(&self, kind: Kind) -> Option<&Arc<KindSpec>> {
+    pub(crate) fn get(&self, kind: Kind) -> Option<&Arc<AnnouncedKind>> {
         self.0.get(&kind.code())
+    }
+
+    /// The ways in which new blocks of a kind are used.
+    pub(crate) fn attributes(&self, kind: Kind) -> KindAttributes {
+        let announced = self.get(kind).map(|announced| announced.attributes());
+        announced.unwrap_or_else(|| kind.attributes())
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let operation = |name: &String| size_of::<honeycomb_types::OperationSpec>() + name.len();
-        let one = |spec: &Arc<KindSpec>| {
-            let operations: usize = spec.operations.iter().map(|o| operation(&o.name)).sum();
-            size_of::<KindSpec>() + spec.name.len() + operations
+        let one = |kind: &Arc<AnnouncedKind>| {
+            let KindSpec { name, operations, .. } = &kind.spec;
+            let operations: usize = operations.iter().map(|o| operation(&o.name)).sum();
+            size_of::<AnnouncedKind>() + name.len() + operations
         };
         self.0.values().map(one).sum()
     }
 }
 
 impl Catalog {
-    /// The router of a new structure.
-    pub(crate) fn router_of(&self, kind: Kind) -> Result<Router, CatalogError> {
+    /// The router of a new structure, and the capabilities of its blocks if its kind is a custom one.
+    pub(crate) fn router_of(&self, kind: Kind) -> Result<(Router, Capabilities), CatalogError> {
         if let Some(router) = kind.router() {
-            return Ok(router);
+            return Ok((router, Capabilities::NONE));
         }
         let served = self.pool.servers().any(|(_, server)| server.kinds.serves(kind));
-        let spec = self.kinds.get(kind).filter(|_| served);
-        spec.map(|spec| spec.router).ok_or_else(|| match self.recovering() {
+        let known = self.kinds.get(kind).filter(|_| served);
+        let found = known.map(|known| (known.spec.router, known.capabilities));
+        found.ok_or_else(|| match self.recovering() {
             true if matches!(kind, Kind::Custom(_)) => CatalogError::Recovering,
             // Also for extents, which are storage of a kv, and not a structure.
             _ => CatalogError::UnknownKind { kind },
@@ -86,10 +100,11 @@ impl Catalog {
     /// description. `gone` are the servers that it replaces.
     pub(crate) fn check_kinds(
         &self,
-        kinds: &[KindSpec],
+        kinds: &[AnnouncedKind],
         gone: &[ServerId],
     ) -> Result<(), CatalogError> {
-        for (at, spec) in kinds.iter().enumerate() {
+        for (at, kind) in kinds.iter().enumerate() {
+            let spec = &kind.spec;
             let code = spec.kind.code();
             let refuse = |why: String| Err(CatalogError::KindRefused { code, why: why.into() });
             if !matches!(spec.kind, Kind::Custom(_)) {
@@ -98,25 +113,26 @@ impl Catalog {
             if let Err(e) = spec.check() {
                 return refuse(e.why);
             }
-            if kinds[..at].iter().any(|other| other.kind == spec.kind || other.name == spec.name) {
+            let same = |other: &KindSpec| other.kind == spec.kind || other.name == spec.name;
+            if kinds[..at].iter().any(|other| same(&other.spec)) {
                 return refuse("its code or name is announced twice by one server".into());
             }
-            let same_name = |other: &&Arc<KindSpec>| other.name == spec.name;
-            let taken =
-                self.kinds.0.values().filter(same_name).find(|other| other.kind != spec.kind);
-            if let Some(other) = taken.filter(|other| self.is_used(other.kind, gone)) {
+            let known = self.kinds.0.values().map(|known| &known.spec);
+            let mut taken =
+                known.filter(|other| other.name == spec.name && other.kind != spec.kind);
+            if let Some(other) = taken.find(|other| self.is_used(other.kind, gone)) {
                 let code = other.kind.code();
                 return refuse(format!(
                     "'{}' is kind {code:#04x} in this cluster already",
                     spec.name
                 ));
             }
-            let known = self.kinds.get(spec.kind).filter(|known| ***known != *spec);
-            if let Some(known) = known.filter(|known| self.is_used(known.kind, gone)) {
+            let known = self.kinds.get(spec.kind).filter(|known| ***known != *kind);
+            if let Some(known) = known.filter(|known| self.is_used(known.spec.kind, gone)) {
                 return refuse(format!(
-                    "in this cluster it is '{}', with other operations or another router; servers \
-                     that serve one kind have one description of it",
-                    known.name
+                    "in this cluster it is '{}', with other operations, another router or other \
+                     traits; servers that serve one kind have one description of it",
+                    known.spec.name
                 ));
             }
         }
@@ -134,20 +150,20 @@ impl Catalog {
     }
 
     /// Records the checked announcement of a server, and drops kinds that are no longer used.
-    pub(crate) fn announce_kinds(&mut self, kinds: &[KindSpec]) {
+    pub(crate) fn announce_kinds(&mut self, kinds: &[AnnouncedKind]) {
         let unused: Vec<u8> = self
             .kinds
             .0
             .values()
-            .map(|spec| spec.kind)
+            .map(|known| known.spec.kind)
             .filter(|kind| !self.is_used(*kind, &[]))
             .map(Kind::code)
             .collect();
         for code in unused {
             self.kinds.0.remove(&code);
         }
-        for spec in kinds {
-            self.kinds.0.entry(spec.kind.code()).or_insert_with(|| Arc::new(spec.clone()));
+        for kind in kinds {
+            self.kinds.0.entry(kind.spec.kind.code()).or_insert_with(|| Arc::new(kind.clone()));
         }
     }
 
@@ -156,9 +172,9 @@ impl Catalog {
         if let Some(job) = actor.job {
             self.admit(actor, job)?;
         }
-        let kinds = self.kinds.0.values().map(|spec| {
-            let serving = self.pool.servers().filter(|(_, s)| s.kinds.serves(spec.kind));
-            (spec.clone(), serving.count() as u32)
+        let kinds = self.kinds.0.values().map(|known| {
+            let serving = self.pool.servers().filter(|(_, s)| s.kinds.serves(known.spec.kind));
+            (known.clone(), serving.count() as u32)
         });
         Ok(Reply::Kinds(kinds.collect()))
     }

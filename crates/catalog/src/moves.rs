@@ -217,7 +217,7 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.held_by(id, at)?;
-        let attributes = self.structures[s].kind.attributes();
+        let attributes = self.structures[s].attributes();
         match way {
             Way::Relocate if attributes.relocates => {}
             Way::Split | Way::Merge if attributes.splits => {}

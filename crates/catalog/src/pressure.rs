@@ -126,7 +126,7 @@ pub(crate) fn has_tiers(server: &&Server) -> bool {
 impl StructureRecord {
     /// How one of its blocks reaches lower tiers.
     fn demotion_of(&self, block: BlockId) -> Demotion {
-        self.kind_of(block).attributes().demotion
+        self.attributes_of(block).demotion
     }
 }
 

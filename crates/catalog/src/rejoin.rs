@@ -231,7 +231,7 @@ impl Catalog {
             if structure.pending().iter().any(|mv| mv.way.takes_anew() && mv.target == at.block) {
                 continue; // It is opened with the other moves.
             }
-            let demotion = structure.kind_of(at.block).attributes().demotion;
+            let demotion = structure.attributes_of(at.block).demotion;
             if demotion.begins_below() && !self.is_journaled(structure.prefix) {
                 self.pool.place_unopened(at.block);
             }

@@ -2,11 +2,11 @@
 //!
 //! A *relocation* is a move (`moves`) of the whole content of a block to a new block on another server, which
 //! replaces it in the map at the commit. Until then the block serves as usual, and continues to do so if the
-//! move is cancelled. A block of a kv moves like any other range; a block of a file or a queue moves as a
-//! whole, with all its state. This module decides which blocks leave, and how many at a time; each of them
-//! receives `Effect::Evacuate` and requests its move like any other, as often as necessary. A block of
-//! extents receives it as well: it accepts no more extents, and its server's own client rewrites its extents
-//! elsewhere (ADR 0034).
+//! move is cancelled. A block of a kv moves like any other range; a block of a structure that grows at its
+//! end moves as a whole, with all its state. This module decides which blocks leave, and how many at a time;
+//! each of them receives `Effect::Evacuate` and requests its move like any other, as often as necessary. A
+//! block of extents receives it as well: it accepts no more extents, and its server's own client rewrites its
+//! extents elsewhere (ADR 0034).
 //!
 //! A relocation does not count towards a quota (INV-30), because the job has not requested it. It allocates
 //! ordinary blocks, and also reserved ones as long as some of those remain for splits.
@@ -57,7 +57,7 @@ impl Catalog {
         // The journal of a prefix names the blocks of its changes.
         let journaled = self.is_journaled(structure.prefix);
         let moves = !journaled && !self.is_quarantined(s);
-        moves && structure.kind_of(at.block).attributes().relocates
+        moves && structure.attributes_of(at.block).relocates
     }
 
     /// Blocks of extents of a server.

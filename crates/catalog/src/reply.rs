@@ -5,8 +5,8 @@ use crate::{
     TierTraffic, TierWeight, Weight, Written,
 };
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PolicyKind, PrefixId,
-    Router, ServerId, StructureId, TierClass, TierIx, Verbs,
+    AnnouncedKind, BlockAt, Generation, JobId, Kind, MapVersion, Marks, MoveId, PolicyKind,
+    PrefixId, Router, ServerId, StructureId, TierClass, TierIx, Verbs,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub enum Reply {
     /// JobBills: those of ended jobs first, in order.
     Bills(Vec<BillInfo>),
     /// ListKinds, in order of code: each with the number of live servers that serve it.
-    Kinds(Vec<(Arc<KindSpec>, u32)>),
+    Kinds(Vec<(Arc<AnnouncedKind>, u32)>),
     /// ListJobs, in order of registration.
     Jobs(Vec<JobInfo>),
     /// JobTree: parents before children, the first is the root.
@@ -236,6 +236,8 @@ pub struct FlushedStructure {
     pub name: Box<str>,
     /// Its kind.
     pub kind: Kind,
+    /// Whether its kind is flushed.
+    pub flushes: bool,
     /// Whether it was sealed.
     pub sealed: bool,
     /// Bound of a queue, in items; 0 for none.

@@ -20,8 +20,8 @@ use crate::{
 use hashbrown::HashTable;
 use honeycomb_types::limits::{SLOT_WIDTH, SLOTS, STRUCTURES_PER_PREFIX_MAX, TIERS_MAX};
 use honeycomb_types::{
-    BlockAt, BlockId, Demotion, IdOf, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs,
-    check_name,
+    BlockAt, BlockId, Capabilities, Demotion, IdOf, JobId, Kind, MapVersion, MoveId, StructureId,
+    TierIx, Verbs, check_name,
 };
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -59,6 +59,8 @@ pub(crate) struct StructureRecord {
     pub(crate) name: Box<str>,
     pub(crate) kind: Kind,
     pub(crate) router: Router,
+    /// Of a custom kind, as its servers announced them before the creation.
+    pub(crate) capabilities: Capabilities,
     pub(crate) sealed: bool,
     pub(crate) version: u64,
     pub(crate) entries: Vec<Placed>,
@@ -321,7 +323,7 @@ impl Catalog {
         if !new.name.is_empty() {
             check_name(new.name)?;
         }
-        let router = self.router_of(new.kind)?;
+        let (router, capabilities) = self.router_of(new.kind)?;
         let blocks = checked_size(&new, router)?;
         let n = self.live_prefix(j, new.path)?;
         let verbs = self.verbs_at(actor, n)?;
@@ -336,8 +338,9 @@ impl Catalog {
             let (what, limit) = ("structures of one prefix", STRUCTURES_PER_PREFIX_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
-        self.need_flushable(n, &new)?;
-        self.need_journalable(n, &new)?;
+        let attributes = new.kind.attributes_with(capabilities);
+        self.need_flushable(n, &new, attributes)?;
+        self.need_journalable(n, &new, attributes)?;
         let s = self.structures.all.next();
         self.count_structure(s, n);
         let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary);
@@ -348,7 +351,7 @@ impl Catalog {
             }
             refused
         })?;
-        let s = self.place(n, &new, router, &blocks);
+        let s = self.place(n, &new, (router, capabilities), &blocks);
         self.emit_opens(s, effects);
         Ok(Reply::Opened(self.opened(s, verbs)))
     }
@@ -406,7 +409,7 @@ impl Catalog {
         self.pressure.asks(n);
         self.pool.staying.own(s, j);
         // The target of a move is filled in memory.
-        let demotion = kind.attributes().demotion;
+        let demotion = self.kinds.attributes(kind).demotion;
         let below = demotion.begins_below() && draw == Draw::Ordinary && !self.is_journaled(n);
         let below = if below { TIERS_MAX } else { 0 };
         let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
@@ -470,7 +473,13 @@ impl Catalog {
     }
 
     /// Records a structure whose blocks were allocated.
-    fn place(&mut self, n: u32, new: &NewStructure<'_>, router: Router, blocks: &[BlockAt]) -> u32 {
+    fn place(
+        &mut self,
+        n: u32,
+        new: &NewStructure<'_>,
+        (router, capabilities): (Router, Capabilities),
+        blocks: &[BlockAt],
+    ) -> u32 {
         let count = blocks.len() as u32;
         let (entries, growth) = match router {
             Router::HashRange => {
@@ -496,6 +505,7 @@ impl Catalog {
             name: new.name.into(),
             kind: new.kind,
             router,
+            capabilities,
             sealed: false,
             version: 1,
             entries,

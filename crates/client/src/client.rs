@@ -15,10 +15,10 @@ use crate::structure::{OpenedStructure, Structure};
 use crate::transport::ClientIdentity;
 use honeycomb_env::Clock;
 use honeycomb_types::{
-    Address, JobId, Kind, KindSpec, PrefixId, StructureId, Verbs, check_job_name,
+    Address, AnnouncedKind, JobId, Kind, KindSpec, PrefixId, StructureId, Verbs, check_job_name,
 };
 use honeycomb_wire::attenuate;
-use honeycomb_wire::custom::kind_spec;
+use honeycomb_wire::custom::announced_kind;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{Field, Op, Status};
@@ -551,23 +551,29 @@ impl Client {
     /// The custom kinds of the cluster's memory servers, each with the number of live servers that
     /// serve it.
     pub fn kinds(&self) -> Result<Vec<(KindSpec, u32)>, Error> {
+        let kinds = self.announced_kinds()?;
+        Ok(kinds.into_iter().map(|(kind, servers)| (kind.spec, servers)).collect())
+    }
+
+    fn announced_kinds(&self) -> Result<Vec<(AnnouncedKind, u32)>, Error> {
         let reply: ListKindsReply = self.ask(Op::ListKinds, &ListKindsRequest {})?;
-        let read = |info: &KindInfo| match kind_spec(info) {
-            Ok(spec) => Ok((spec, info.servers)),
+        let read = |info: &KindInfo| match announced_kind(info) {
+            Ok(kind) => Ok((kind, info.servers)),
             Err(why) => Err(Error::new(Status::BadFrame, why)),
         };
         reply.kinds.iter().map(read).collect()
     }
 
-    /// The specification of a custom kind; `UnknownKind` if no server has announced it.
-    fn kind(&self, wanted: KindRef<'_>) -> Result<KindSpec, Error> {
-        let kinds = self.kinds()?;
-        let known: Vec<String> = kinds.iter().map(|(spec, _)| format!("'{}'", spec.name)).collect();
-        let found = kinds.into_iter().find(|(spec, _)| match wanted {
-            KindRef::Code(code) => spec.kind.code() == code,
-            KindRef::Name(name) => spec.name == name,
+    /// The announcement of a custom kind; `UnknownKind` if no server has announced it.
+    fn kind(&self, wanted: KindRef<'_>) -> Result<AnnouncedKind, Error> {
+        let kinds = self.announced_kinds()?;
+        let known = kinds.iter().map(|(kind, _)| format!("'{}'", kind.spec.name));
+        let known: Vec<String> = known.collect();
+        let found = kinds.into_iter().find(|(kind, _)| match wanted {
+            KindRef::Code(code) => kind.spec.kind.code() == code,
+            KindRef::Name(name) => kind.spec.name == name,
         });
-        found.map(|(spec, _)| spec).ok_or_else(|| {
+        found.map(|(kind, _)| kind).ok_or_else(|| {
             let there = match known.is_empty() {
                 true => "they serve only file, queue and kv".to_owned(),
                 false => format!("they serve {}", known.join(", ")),
@@ -579,8 +585,8 @@ impl Client {
     }
 
     fn with_spec(&self, structure: Structure) -> Result<Custom, Error> {
-        let spec = self.kind(KindRef::Code(structure.kind().code()))?;
-        Ok(Custom::new(structure, spec))
+        let kind = self.kind(KindRef::Code(structure.kind().code()))?;
+        Ok(Custom::new(structure, kind))
     }
 
     /// Creates a structure of a custom kind under a prefix; `UnknownKind` if no live server serves
@@ -592,11 +598,11 @@ impl Client {
         kind: impl Into<KindRef<'a>>,
         options: CustomOptions,
     ) -> Result<Custom, Error> {
-        let spec = self.kind(kind.into())?;
+        let kind = self.kind(kind.into())?;
         let CustomOptions { blocks, max_items, max_bytes, open_existing } = options;
-        let body = new_structure(job, address, spec.kind, blocks, open_existing)?;
+        let body = new_structure(job, address, kind.spec.kind, blocks, open_existing)?;
         let body = CreateStructureRequest { max_items, max_bytes, ..body };
-        Ok(Custom::new(self.create(body)?, spec))
+        Ok(Custom::new(self.create(body)?, kind))
     }
 
     /// Opens a structure of a custom kind; `WrongKind` if it has another kind.
@@ -606,9 +612,9 @@ impl Client {
         address: &str,
         kind: impl Into<KindRef<'a>>,
     ) -> Result<Custom, Error> {
-        let spec = self.kind(kind.into())?;
-        let structure = of_kind(self.open(job, address)?, spec.kind)?;
-        Ok(Custom::new(structure, spec))
+        let kind = self.kind(kind.into())?;
+        let structure = of_kind(self.open(job, address)?, kind.spec.kind)?;
+        Ok(Custom::new(structure, kind))
     }
 
     /// Opens a structure of any kind.

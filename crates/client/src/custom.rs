@@ -4,13 +4,15 @@
 //! routes, and whether they are mutations. This client has no built-in knowledge of a kind.
 
 use crate::error::Error;
+use crate::listener::Listener;
 use crate::route::Target;
 use crate::structure::{Args, Exchange, Structure, WAIT_STEP_MS};
 use crate::transport::Sink;
 use honeycomb_types::limits::{ARGS_MAX, KEY_MAX};
-use honeycomb_types::{KindSpec, OperationSpec, Route};
+use honeycomb_types::{AnnouncedKind, KindSpec, Notices, OperationSpec, Route};
 use honeycomb_wire::custom::{Routed, put_routed};
 use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::notice::Filter;
 use honeycomb_wire::{Op, Status, key_hash};
 use std::time::Duration;
 
@@ -94,12 +96,12 @@ pub struct Answered {
 /// (`memory`). Safe to share between threads.
 pub struct Custom {
     structure: Structure,
-    spec: KindSpec,
+    kind: AnnouncedKind,
 }
 
 impl Custom {
-    pub(crate) fn new(structure: Structure, spec: KindSpec) -> Custom {
-        Custom { structure, spec }
+    pub(crate) fn new(structure: Structure, kind: AnnouncedKind) -> Custom {
+        Custom { structure, kind }
     }
 
     /// The properties that every structure has.
@@ -109,7 +111,16 @@ impl Custom {
 
     /// The kind's name and its operations.
     pub fn spec(&self) -> &KindSpec {
-        &self.spec
+        &self.kind.spec
+    }
+
+    /// Subscribes to changes: see `Listener`. `wanted` is a set of bits from `wire::notice::kinds`, of which
+    /// the kind reports those that it chooses. `InvalidArgument` if the kind reports none.
+    pub fn listen(&self, wanted: u16, filter: Filter) -> Result<Listener, Error> {
+        if self.kind.attributes().notices == Notices::Never {
+            return Err(self.refuse("a structure of this kind reports no changes"));
+        }
+        self.structure.listen(wanted, filter)
     }
 
     /// Runs an operation, given by its name, on one block and returns the result.
@@ -157,7 +168,7 @@ impl Custom {
             return Err(self.refuse(&text));
         }
         self.check(spec, &ask)?;
-        if self.spec.router.grows() {
+        if self.spec().router.grows() {
             // The known blocks may be outdated: the last one reports whether others follow.
             self.structure.run(Exchange {
                 op: Op::NextBlock,
@@ -210,7 +221,7 @@ impl Custom {
         let mut payload = Vec::new();
         let parts = [ask.payload];
         let exchange = Exchange {
-            op: Op::Custom((self.spec.kind.code() as u16) << 8 | spec.number as u16),
+            op: Op::Custom((self.spec().kind.code() as u16) << 8 | spec.number as u16),
             target,
             args,
             payload: if ask.payload.is_empty() { &[] } else { &parts },
@@ -236,11 +247,11 @@ impl Custom {
     }
 
     fn operation(&self, name: &str) -> Result<&OperationSpec, Error> {
-        self.spec.operation(name).ok_or_else(|| {
-            let known: Vec<&str> = self.spec.operations.iter().map(|o| o.name.as_str()).collect();
+        self.spec().operation(name).ok_or_else(|| {
+            let known: Vec<&str> = self.spec().operations.iter().map(|o| o.name.as_str()).collect();
             let text = format!(
                 "a {} has no operation '{name}'; it has {}",
-                self.spec.name,
+                self.spec().name,
                 known.join(", ")
             );
             Error::new(Status::UnknownOpcode, format!("{}: {text}", self.structure.address()))

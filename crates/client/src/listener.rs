@@ -123,12 +123,12 @@ impl Listener {
         wanted: u16,
         filter: Filter,
     ) -> Result<Listener, Error> {
-        let notices = structure.kind().attributes().notices;
+        let notices = structure.notices();
         let possible = match notices {
             Notices::Appends => kinds::APPEND | kinds::SEAL,
             Notices::Items => kinds::DATA | kinds::SPACE | kinds::CLOSE,
             Notices::Keys => kinds::PUT | kinds::DELETE,
-            // Their callers wait at the block instead.
+            Notices::Chosen => kinds::ALL,
             Notices::Never => 0,
         };
         if wanted == 0 || wanted & !possible != 0 {
@@ -226,7 +226,7 @@ impl Listener {
                     let first = self.sources.iter().all(|source| source.entry.at() != at);
                     assert!(first, "INV-24: {at:?} would report each change twice");
                     self.sources.push(SubscribedBlock { entry, transport, handed_over: false });
-                    if late && self.notices == Notices::Keys && reply.value > 0 {
+                    if late && has_no_content(self.notices) && reply.value > 0 {
                         // The block changed after it became the successor and before this
                         // subscription.
                         let heard = Heard::Gap { missed: None };
@@ -303,6 +303,8 @@ impl Listener {
     /// Reports a change, unless it was reported with the content of a block at its subscription.
     fn hear(&mut self, notification: Notification) {
         let again = match notification.heard {
+            // Nobody knows the content of its blocks.
+            _ if self.notices == Notices::Chosen => false,
             Heard::Append { offset, length } => {
                 let before = self.reported_to;
                 self.reported_to = before.max(offset + length);
@@ -426,7 +428,7 @@ impl Listener {
                 }
                 return Ok(Then::Stay);
             }
-            Notice::Handover { length: 0, to } if self.notices == Notices::Items => {
+            Notice::Handover { length: 0, to } if moves_whole(self.notices) => {
                 // All of its content is in another block now, whose changes so far have not been
                 // reported.
                 source.handed_over = true;
@@ -500,6 +502,17 @@ fn heard(change: Change, start: u64) -> Heard {
     }
 }
 
+/// Whether a late subscriber gets only the number of the changes before it, and cannot ask for the content.
+fn has_no_content(notices: Notices) -> bool {
+    matches!(notices, Notices::Keys | Notices::Chosen)
+}
+
+/// Whether a handover of length 0 is that of a block that moved to another server, with changes that no
+/// content reports.
+fn moves_whole(notices: Notices) -> bool {
+    matches!(notices, Notices::Items | Notices::Chosen)
+}
+
 /// The content of a block before its subscription, which no notice reports.
 #[derive(Clone, Copy, Default)]
 struct InitialContent {
@@ -518,7 +531,7 @@ fn content(
     let (op, args): (Op, &[u8]) = match notices {
         Notices::Appends => (Op::FileSize, &[]),
         Notices::Items => (Op::QueueLength, &[0]),
-        Notices::Keys | Notices::Never => return Ok(InitialContent::default()),
+        Notices::Keys | Notices::Chosen | Notices::Never => return Ok(InitialContent::default()),
     };
     let (header, mut reply_args) = (RequestHeader { op, ..like }, Vec::new());
     let reply = transport.exchange(header, args, &[], wait, &mut reply_args, Sink::None)?;

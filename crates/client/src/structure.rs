@@ -10,7 +10,9 @@ use crate::socket::{PATIENCE, Wait};
 use crate::transport::{ExchangeFailure, Sink, Transport};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
-use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
+use honeycomb_types::{
+    BlockId, JobId, Kind, LaneId, Notices, PrefixId, Sequence, StructureId, Time, Verbs,
+};
 use honeycomb_wire::batch::ReadManyArgs;
 use honeycomb_wire::custom::{Routed, put_routed};
 use honeycomb_wire::data::{ReadArgs, put_acks};
@@ -297,6 +299,14 @@ impl Structure {
     /// Its kind.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The changes that it reports. If a custom structure reports none, its server refuses subscriptions.
+    pub fn notices(&self) -> Notices {
+        match self.kind {
+            Kind::Custom(_) => Notices::Chosen,
+            kind => kind.attributes().notices,
+        }
     }
 
     /// The operations that this client may run on it.

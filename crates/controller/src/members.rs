@@ -8,7 +8,7 @@ use honeycomb_transport::{ConnId, Net};
 use honeycomb_types::{
     BlockAt, Generation, ServerId, StructureId, TierClass, TierIx, TierSpec, Time,
 };
-use honeycomb_wire::custom::kind_spec;
+use honeycomb_wire::custom::announced_kind;
 use honeycomb_wire::messages::{
     HeldBlock as ReportedBlock, InventoryRequest, JoinServerReply, JoinServerRequest, TierInfo,
 };
@@ -30,7 +30,7 @@ impl ControllerService {
                 format!("this controller has the old term {}: another has taken over", self.term);
             return Err((Status::PermissionDenied, text));
         }
-        let kinds = q.kinds.iter().map(kind_spec).collect::<Result<Vec<_>, String>>();
+        let kinds = q.kinds.iter().map(announced_kind).collect::<Result<Vec<_>, String>>();
         let kinds = kinds.map_err(|why| (Status::InvalidArgument, why))?;
         let tiers = q.tiers.iter().map(tier_spec).collect::<Result<Vec<_>, RefusedRequest>>()?;
         let new = NewServer {

@@ -1,7 +1,7 @@
 //! Translates the catalog's answers to message bodies.
 
 use honeycomb_catalog as catalog;
-use honeycomb_types::{JobId, Kind, KindSpec, Router, TierClass, Time, Verbs, flush_object};
+use honeycomb_types::{AnnouncedKind, JobId, Kind, Router, TierClass, Time, Verbs, flush_object};
 use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
@@ -94,8 +94,8 @@ fn suspect(s: &catalog::Suspect) -> Suspect {
     Suspect { address: s.address.to_string(), silent_ms: s.silent_ms }
 }
 
-pub(crate) fn kinds(kinds: &[(Arc<KindSpec>, u32)]) -> Vec<u8> {
-    let kinds = kinds.iter().map(|(spec, servers)| kind_info(spec, *servers)).collect();
+pub(crate) fn kinds(kinds: &[(Arc<AnnouncedKind>, u32)]) -> Vec<u8> {
+    let kinds = kinds.iter().map(|(kind, servers)| kind_info(kind, *servers)).collect();
     ListKindsReply { kinds }.encode()
 }
 

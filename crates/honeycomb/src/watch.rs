@@ -87,7 +87,7 @@ impl WatchOp {
             Notices::Appends => &[WatchOp::Append, WatchOp::Seal],
             Notices::Items => &[WatchOp::Data, WatchOp::Space, WatchOp::Close],
             Notices::Keys => &[WatchOp::Put, WatchOp::Delete],
-            // These kinds have waiting calls instead of notifications.
+            Notices::Chosen => WatchOp::value_variants(),
             Notices::Never => &[],
         }
     }
@@ -198,7 +198,7 @@ impl Watch<'_> {
         };
         let work = Work::open(&settings, Intent::Look)?;
         let structure = work.client.open(work.job, &args.address)?;
-        let all = WatchOp::of(structure.kind().attributes().notices);
+        let all = WatchOp::of(structure.notices());
         let ops = if args.ops.is_empty() { all.to_vec() } else { args.ops.clone() };
         let watch = Watch { args, work, structure, ops, filter, key };
         watch.check(all)?;
@@ -218,8 +218,7 @@ impl Watch<'_> {
             );
             return Err(Failure::invalid(text));
         }
-        let notices = self.structure.kind().attributes().notices;
-        if self.filter != Filter::All && notices != Notices::Keys {
+        if self.filter != Filter::All && self.structure.notices() != Notices::Keys {
             let text = format!(
                 "cannot watch keys of {}: a {} has no keys; omit --key and --prefix",
                 self.args.address,

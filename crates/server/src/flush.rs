@@ -5,7 +5,7 @@ use crate::notes::{LinkNote, Note};
 use crate::shard::{Effect, JournalBegin, JournalWrite};
 use honeycomb_block::Pin;
 use honeycomb_env::Clock;
-use honeycomb_structures::ItemSink;
+use honeycomb_structures::{ItemSink, Registry};
 use honeycomb_tiers::{
     FlushError, FlushStore, FlushedPart, FlushedStructure, Manifest, Objects, PartWriter,
     WrittenObject,
@@ -13,7 +13,7 @@ use honeycomb_tiers::{
 use honeycomb_transport::{Mailbox, NotPosted};
 use honeycomb_types::{BlockAt, Kind, StructureId};
 use honeycomb_wire::messages::{
-    CommitFlushRequest, FlushBlockReply, FlushedObject, SweepObjectsRequest,
+    self, CommitFlushRequest, FlushBlockReply, FlushedObject, SweepObjectsRequest,
 };
 use honeycomb_wire::{Field, Status};
 use std::io;
@@ -72,6 +72,8 @@ impl Drop for FlushThread {
 pub(crate) struct FlushWorker {
     jobs: Receiver<FlushJob>,
     store: FlushStore,
+    /// The names of the kinds in manifests.
+    kinds: Arc<Registry>,
     answers: FlushReplies,
 }
 
@@ -87,12 +89,13 @@ impl Flusher {
     pub fn with_worker(
         store: FlushStore,
         objects: Objects,
+        kinds: Arc<Registry>,
         link: Mailbox<LinkNote>,
         clock: Clock,
     ) -> (Flusher, FlushWorker) {
         let (send, jobs) = channel();
         let answers = FlushReplies { link, clock };
-        let worker = FlushWorker { jobs, store: store.clone(), answers };
+        let worker = FlushWorker { jobs, store: store.clone(), kinds, answers };
         (Flusher(Some(Arc::new(FlushThread { jobs: send, objects, store, clock }))), worker)
     }
 
@@ -162,9 +165,12 @@ impl FlushWorker {
                 }
                 FlushWhat::Commit(asked) => {
                     let directory = asked.directory.clone();
-                    self.store.commit(directory, manifest(*asked), move |outcome| {
-                        answers.give(errand, outcome.map(|()| Vec::new()));
-                    });
+                    match manifest(*asked, &self.kinds) {
+                        Ok(manifest) => self.store.commit(directory, manifest, move |outcome| {
+                            answers.give(errand, outcome.map(|()| Vec::new()));
+                        }),
+                        Err(why) => answers.done(errand, Err((Status::Unavailable, why))),
+                    }
                 }
             }
         }
@@ -272,28 +278,32 @@ fn told(objects: Vec<WrittenObject>, sealed: bool) -> Vec<u8> {
     FlushBlockReply { objects: objects.into_iter().map(object).collect(), sealed }.encode()
 }
 
-fn manifest(mut asked: CommitFlushRequest) -> Manifest {
-    let structures = std::mem::take(&mut asked.structures).into_iter().map(|s| FlushedStructure {
-        name: s.name,
-        kind: Kind::from_code(s.kind).map_or("unknown", Kind::name).to_owned(),
-        sealed: s.sealed,
-        max_items: s.max_items,
-        max_bytes: s.max_bytes,
-        parts: s
-            .parts
-            .into_iter()
-            .map(|p| FlushedPart {
-                name: p.name,
-                start: p.start,
-                bytes: p.bytes,
-                items: p.items,
-                crc32: p.crc,
-            })
-            .collect(),
-    });
-    let structures = structures.collect();
+/// The manifest of a flush; otherwise the kind that this server does not serve, and whose name is unknown.
+fn manifest(mut asked: CommitFlushRequest, kinds: &Registry) -> Result<Manifest, String> {
+    let flushed = |s: messages::FlushedStructure| {
+        let kind = Kind::from_code(s.kind).and_then(|kind| kinds.get(kind));
+        let kind = kind.ok_or_else(|| {
+            let text = "this memory server does not serve kind";
+            format!("cannot write the manifest of {}: {text} {:#04x}", asked.directory, s.kind)
+        })?;
+        Ok(FlushedStructure {
+            name: s.name,
+            kind: kind.spec().name.clone(),
+            sealed: s.sealed,
+            max_items: s.max_items,
+            max_bytes: s.max_bytes,
+            parts: s.parts.into_iter().map(flushed_part).collect(),
+        })
+    };
+    let structures = std::mem::take(&mut asked.structures).into_iter().map(flushed);
+    let structures = structures.collect::<Result<Vec<_>, String>>()?;
     let CommitFlushRequest { lineage, number, job_name, address, below, .. } = asked;
     let mut manifest = Manifest::new(lineage, number, job_name, address, structures);
     manifest.below = below;
-    manifest
+    Ok(manifest)
+}
+
+fn flushed_part(p: messages::FlushedPart) -> FlushedPart {
+    let messages::FlushedPart { name, start, bytes, items, crc } = p;
+    FlushedPart { name, start, bytes, items, crc32: crc }
 }

@@ -164,7 +164,8 @@ impl MemoryServer {
                 threads.push(spawn("objects", move || worker.run())?);
                 let store = FlushStore::open(root, objects.clone());
                 let store = store.map_err(io::Error::other)?;
-                let (flusher, worker) = Flusher::with_worker(store, objects, link.clone(), clock);
+                let (kinds, to) = (options.kinds.clone(), link.clone());
+                let (flusher, worker) = Flusher::with_worker(store, objects, kinds, to, clock);
                 threads.push(spawn("flush", move || worker.run())?);
                 flusher
             }
@@ -231,7 +232,7 @@ impl MemoryServer {
             block_size: options.block_size,
             incarnation,
             flush_root: flush_root_of(options),
-            kinds: options.kinds.custom().map(|spec| kind_info(spec, 0)).collect(),
+            kinds: options.kinds.announced().map(|kind| kind_info(&kind, 0)).collect(),
         };
         let (joined, joins) = channel();
         let (departed, departure) = channel();

@@ -7,9 +7,12 @@ use crate::extent::ExtentBlock;
 use crate::file::FileBlock;
 use crate::kv::KvBlock;
 use crate::queue::{QueueBlock, QueueBounds};
-use crate::{Arrival, Marks, Movable, Structure};
+use crate::{Arrival, Marks, Movable, Rest, Structure};
 use honeycomb_types::limits::BLOCK_SIZE_MIN;
-use honeycomb_types::{BlockId, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Verbs};
+use honeycomb_types::{
+    AnnouncedKind, BlockId, Capabilities, InvalidKind, Kind, KindSpec, OperationSpec, Route,
+    Router, Verbs,
+};
 use honeycomb_wire::{MayWait, Op};
 use std::fmt;
 use std::sync::Arc;
@@ -117,6 +120,19 @@ fn check_capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), 
     if block.content().is_some() != block.content_mut().is_some() {
         return lacks("`content` and `content_mut` differ".into(), "Content");
     }
+    if spec.loader().is_some() {
+        let Some(content) = block.content() else {
+            return lacks("an operation loads the items of a flush".into(), "Content");
+        };
+        if content.snapshot((0, u64::MAX)).is_plain() {
+            let name = &spec.name;
+            let why = format!(
+                "an operation loads the items of a flush, and `snapshot` of blocks of '{name}' \
+                 returns plain bytes: return `Snapshot::items`"
+            );
+            return Err(InvalidKind { code: spec.kind.code(), why });
+        }
+    }
     if spec.router.grows() && block.growth().is_none() {
         return lacks(format!("the router {:?} adds blocks at the end", spec.router), "Growth");
     }
@@ -138,9 +154,27 @@ fn check_capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), 
     Ok(())
 }
 
+/// The capabilities that the controller uses, by the traits that the blocks of a kind implement.
+fn capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Capabilities {
+    let grows = spec.router.grows();
+    let moves = block.movable().is_some_and(|movable| movable.as_it_lies() == grows);
+    let changes = block.changes().is_some();
+    let content = block.content();
+    let rests = content.map_or(Rest::Busy, |content| content.rests());
+    let reads = content.is_some_and(|content| content.lower_tier_reads().is_some());
+    let appended = grows && matches!(rests, Rest::Open(_) | Rest::Final(_));
+    Capabilities::NONE
+        .with(Capabilities::CONTENT, content.is_some() && spec.loader().is_some())
+        .with(Capabilities::MOVES, moves)
+        .with(Capabilities::APPENDED, appended)
+        .with(Capabilities::WHOLE, reads && matches!(rests, Rest::Whole(_)))
+        .with(Capabilities::CHANGES, changes)
+}
+
 /// A registered kind.
 pub struct Registered {
     spec: KindSpec,
+    capabilities: Capabilities,
     operations: [Option<Attributes>; 256],
     kind: Box<dyn StructureKind>,
 }
@@ -149,7 +183,9 @@ impl Registered {
     fn new(kind: Box<dyn StructureKind>) -> Result<Registered, InvalidKind> {
         let spec = kind.spec();
         spec.check()?;
-        check_capabilities(&spec, &mut *kind.open(&Opening::sample()))?;
+        let mut sample = kind.open(&Opening::sample());
+        check_capabilities(&spec, &mut *sample)?;
+        let capabilities = capabilities(&spec, &mut *sample);
         let mut operations = [None; 256];
         for operation in &spec.operations {
             operations[operation.number as usize] = Some(Attributes {
@@ -161,7 +197,7 @@ impl Registered {
                 streams: operation.streams,
             });
         }
-        Ok(Registered { spec, operations, kind })
+        Ok(Registered { spec, capabilities, operations, kind })
     }
 
     /// The kind's own description.
@@ -229,7 +265,16 @@ impl Registry {
         self.kinds.iter().find(|registered| registered.spec.kind == kind)
     }
 
-    /// The kinds that the protocol does not define, which the server announces to the controller.
+    /// The announcements of the custom kinds to the controller.
+    pub fn announced(&self) -> impl Iterator<Item = AnnouncedKind> {
+        let custom = self.kinds.iter().filter(|kind| matches!(kind.spec.kind, Kind::Custom(_)));
+        custom.map(|kind| {
+            let (spec, capabilities) = (kind.spec.clone(), kind.capabilities);
+            AnnouncedKind { spec, capabilities }
+        })
+    }
+
+    /// The kinds that the protocol does not define.
     pub fn custom(&self) -> impl Iterator<Item = &KindSpec> {
         let specs = self.kinds.iter().map(|registered| &registered.spec);
         specs.filter(|spec| matches!(spec.kind, Kind::Custom(_)))
@@ -345,7 +390,7 @@ impl StructureKind for ExtentsKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Answer, Content, Operation, Ops, Outcome, Rest};
+    use crate::{Answer, Content, Operation, Ops, Outcome};
     use honeycomb_block::Backing;
     use honeycomb_types::{Demotion, Notices};
 
@@ -427,6 +472,47 @@ mod tests {
                 Some(Rest::Busy) | None => Demotion::Never,
             };
             assert_eq!(attributes.demotion, demotion, "{kind}");
+        }
+    }
+
+    #[test]
+    fn custom_kind_is_announced_with_the_capabilities_of_its_blocks() {
+        let announced = |kinds: Registry| kinds.announced().next().expect("one custom kind");
+        let with = |movable| Partial { movable, content_mut: true };
+        let kind = announced(Registry::builtin().with(with(false)).expect("a sound kind"));
+        let whole = Capabilities::NONE.with(Capabilities::WHOLE, true);
+        assert_eq!((kind.spec.name.as_str(), kind.capabilities), ("partial", whole));
+        let log = announced(Registry::builtin().with(Named(0x80, "log")).expect("a sound kind"));
+        let file = whole.with(Capabilities::MOVES, true);
+        assert!(!log.capabilities.contains(file) && log.attributes().relocates);
+        // Nothing loads its content.
+        assert!(!log.attributes().flushes);
+        assert_eq!(log.attributes().demotion, Demotion::Appended);
+        assert_eq!(log.attributes().notices, Notices::Chosen);
+    }
+
+    #[test]
+    fn kind_that_loads_a_flush_without_content_is_refused() {
+        let load = OperationSpec::write(1, "load", Route::Tail).with_payload().that_loads();
+        let refused = Registry::builtin().with(Counter(Router::Ends, load));
+        let refused = refused.expect_err("the capability is missing");
+        assert!(refused.why.contains("`Content`"), "{refused}");
+        // Blocks of a file have content without items.
+        let refused = Registry::builtin().with(Loading).map(drop).expect_err("it has no items");
+        assert!(refused.why.contains("`Snapshot::items`"), "{refused}");
+    }
+
+    /// Blocks of a file, with an operation that loads items.
+    struct Loading;
+
+    impl StructureKind for Loading {
+        fn spec(&self) -> KindSpec {
+            let load = OperationSpec::write(1, "load", Route::Tail).with_payload().that_loads();
+            KindSpec { operations: vec![load], ..Named(0x80, "loading").spec() }
+        }
+
+        fn open(&self, opening: &Opening) -> Box<dyn Structure> {
+            Named(0x80, "loading").open(opening)
         }
     }
 

@@ -41,7 +41,7 @@ pub struct Manifest {
 pub struct FlushedStructure {
     /// Its name; empty for the unnamed one.
     pub name: String,
-    /// `file`, `queue` or `kv`.
+    /// `file`, `queue`, `kv`, or the name of a custom kind.
     pub kind: String,
     /// Whether the structure accepted no more writes: a sealed file, a closed queue.
     pub sealed: bool,

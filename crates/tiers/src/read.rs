@@ -176,7 +176,12 @@ impl Flushed {
 
     /// The items of a queue, in order; one part is in memory at a time.
     pub fn queue(&self, name: &str) -> Result<FlushedItems<'_>, FlushError> {
-        Ok(FlushedItems(Records::new(self, self.structure(name, "queue")?)))
+        Ok(self.items(self.structure(name, "queue")?))
+    }
+
+    /// The items of a queue or of a structure of a custom kind, in order; one part is in memory at a time.
+    pub fn items<'a>(&'a self, structure: &'a FlushedStructure) -> FlushedItems<'a> {
+        FlushedItems(Records::new(self, structure))
     }
 
     /// The entries of a kv, in no particular order; one part is in memory at a time, and one value.
@@ -204,9 +209,9 @@ impl Flushed {
     pub fn check(&self) -> Result<(), FlushError> {
         for structure in &self.manifest.structures {
             match structure.kind.as_str() {
-                "queue" => self.queue(&structure.name)?.try_for_each(|item| item.map(drop))?,
+                "file" => structure.parts.iter().try_for_each(|part| self.part(part).map(drop))?,
                 "kv" => self.kv(&structure.name)?.try_for_each(|entry| entry.map(drop))?,
-                _ => structure.parts.iter().try_for_each(|part| self.part(part).map(drop))?,
+                _ => self.items(structure).try_for_each(|item| item.map(drop))?,
             }
         }
         Ok(())
@@ -377,7 +382,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// The items of a flushed queue.
+/// The items of a flushed queue, or of a flushed structure of a custom kind.
 pub struct FlushedItems<'a>(Records<'a>);
 
 impl Iterator for FlushedItems<'_> {

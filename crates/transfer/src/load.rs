@@ -6,7 +6,7 @@
 //! the flush. If the loader dies, the prefix ends with its lease, or with the next load with `again`.
 
 use crate::{Result, of_flush};
-use honeycomb_client::{Any, Error, File, JobClient, Kv, Queue};
+use honeycomb_client::{Any, Ask, Custom, CustomOptions, Error, File, JobClient, Kv, Queue};
 use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
 use honeycomb_types::limits::{LARGE_FRACTION, SLOTS};
 use honeycomb_wire::Status;
@@ -83,17 +83,27 @@ pub fn load(
     look: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Loaded> {
     let flushed = Flushed::at(place.clone(), access).map_err(of_flush)?;
-    need_known(&flushed)?;
+    need_known(on, &flushed)?;
     hidden(on, load, || fill(on, place, access, load, &flushed, look))
 }
 
-/// Refuses a flush with structures of custom kinds.
-pub fn need_known(flushed: &Flushed) -> Result {
+/// Refuses a flush with structures of custom kinds that no server of the cluster can load.
+pub fn need_known(on: JobClient<'_>, flushed: &Flushed) -> Result {
     let structures = &flushed.manifest().structures;
-    let known = |s: &&FlushedStructure| matches!(s.kind.as_str(), "file" | "queue" | "kv");
-    if let Some(other) = structures.iter().find(|s| !known(s)) {
-        let text =
-            format!("cannot load '{}': the kind {} is not supported", other.name, other.kind);
+    let built_in = |s: &&FlushedStructure| matches!(s.kind.as_str(), "file" | "queue" | "kv");
+    let custom: Vec<&FlushedStructure> = structures.iter().filter(|s| !built_in(s)).collect();
+    if custom.is_empty() {
+        return Ok(());
+    }
+    let kinds = on.client.kinds()?;
+    for FlushedStructure { name, kind, .. } in custom {
+        let known = kinds.iter().find(|(spec, servers)| spec.name == *kind && *servers > 0);
+        let why = match known {
+            None => "no memory server of this cluster serves it",
+            Some((spec, _)) if spec.loader().is_none() => "none of its operations loads a flush",
+            Some(_) => continue,
+        };
+        let text = format!("cannot load '{name}' of kind '{kind}': {why}");
         return Err(Error::new(Status::UnknownKind, text));
     }
     Ok(())
@@ -195,7 +205,7 @@ pub fn fill(
                 Any::File(file) => load_file(&own, file, task, &tell)?,
                 Any::Queue(queue) => load_queue(&own, queue, task, &tell)?,
                 Any::Kv(kv) => load_kv(&own, kv, task, &tell)?,
-                Any::Custom(_) => unreachable!("none is created"),
+                Any::Custom(custom) => load_custom(&own, custom, task, &tell)?,
             }
         }
         Ok(())
@@ -239,7 +249,7 @@ fn create(on: JobClient<'_>, load: &Load, s: &FlushedStructure) -> Result<Any> {
             let (max_items, max_bytes) = (bound(s.max_items, items), bound(s.max_bytes, bytes));
             Any::Queue(client.create_queue(job, &address, max_items, max_bytes, false)?)
         }
-        _ => {
+        "kv" => {
             let kv = client.create_kv(job, &address, 1, false)?;
             let block = kv.plain_limit() as u64 * LARGE_FRACTION;
             let blocks = (bytes * 100 / FILLED_PERCENT).div_ceil(block).clamp(1, SLOTS.into());
@@ -250,6 +260,11 @@ fn create(on: JobClient<'_>, load: &Load, s: &FlushedStructure) -> Result<Any> {
             client.remove_structure(job, &address)?;
             Any::Kv(client.create_kv(job, &address, blocks as u32, false)?)
         }
+        custom => {
+            let (max_items, max_bytes) = (s.max_items, s.max_bytes);
+            let options = CustomOptions { max_items, max_bytes, ..CustomOptions::default() };
+            Any::Custom(client.create_custom(job, &address, custom, options)?)
+        }
     })
 }
 
@@ -259,7 +274,8 @@ fn verify(s: &FlushedStructure, made: &Any) -> Result {
         Any::File(file) => file.size()?,
         Any::Queue(queue) => queue.counts()?.items,
         Any::Kv(kv) => kv.length()?,
-        Any::Custom(_) => unreachable!("none is made"),
+        // Only its kind knows their number. Its load has counted them.
+        Any::Custom(_) => return Ok(()),
     };
     let parts = s.parts.iter().filter(|part| !part.is_of_extents());
     let items = parts.map(|part| part.items).sum::<u64>();
@@ -332,6 +348,20 @@ fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Resu
     }
     while let Some(answer) = pipeline.next() {
         answer?;
+    }
+    tell(bytes)
+}
+
+fn load_custom(flushed: &Flushed, custom: &Custom, task: &Task<'_>, tell: &Tell<'_>) -> Result {
+    let loader = custom.spec().loader().expect("the kinds were checked");
+    let mut bytes = 0;
+    for item in flushed.items(task.structure) {
+        let item = item.map_err(of_flush)?;
+        bytes += item.len() as u64 + 4;
+        custom.call(&loader.name, Ask { payload: &item, ..Ask::default() })?;
+        if bytes >= NEWS {
+            tell(std::mem::take(&mut bytes))?;
+        }
     }
     tell(bytes)
 }

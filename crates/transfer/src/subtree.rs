@@ -246,7 +246,7 @@ pub fn load(
         })?;
         all.push((path, place, flushed));
     }
-    all.iter().try_for_each(|(_, _, flushed)| load::need_known(flushed))?;
+    all.iter().try_for_each(|(_, _, flushed)| load::need_known(on, flushed))?;
     let bytes: u64 = all.iter().flat_map(|(_, _, f)| f.manifest().parts()).map(|p| p.bytes).sum();
     let at = |path: &str| Load { path: joined(&load.path, path), ..load.clone() };
     // Intermediate prefixes that had ended before the flush are created empty.

@@ -43,6 +43,8 @@ pub enum Notices {
     Items,
     /// Keys that got a value or were deleted.
     Keys,
+    /// Changes that a custom kind chooses.
+    Chosen,
 }
 
 /// The ways in which structures of a kind are used, beside their operations.
@@ -63,6 +65,48 @@ pub struct KindAttributes {
     pub notices: Notices,
     /// The kind of the additional blocks in which a structure keeps extents of large values.
     pub extents: Option<Kind>,
+}
+
+/// The capabilities of the blocks of a custom kind, beside its operations: a set of bits. Servers derive it
+/// from the traits that the blocks implement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities(u8);
+
+impl Capabilities {
+    /// None.
+    pub const NONE: Capabilities = Capabilities(0);
+    /// Content is flushed, and an operation loads it.
+    pub const CONTENT: Capabilities = Capabilities(1);
+    /// Content moves to a new block.
+    pub const MOVES: Capabilities = Capabilities(2);
+    /// Blocks are demoted as those to which data is only appended.
+    pub const APPENDED: Capabilities = Capabilities(4);
+    /// Blocks are demoted as those of which any byte may change.
+    pub const WHOLE: Capabilities = Capabilities(8);
+    /// Changes are reported.
+    pub const CHANGES: Capabilities = Capabilities(16);
+
+    /// Whether every capability of `other` is in this set.
+    pub const fn contains(self, other: Capabilities) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// This set, with the others if they are present.
+    pub const fn with(self, others: Capabilities, present: bool) -> Capabilities {
+        if present { Capabilities(self.0 | others.0) } else { self }
+    }
+
+    /// The byte that holds a router and these capabilities: the router is in the lower three bits.
+    pub const fn beside(self, router: Router) -> u8 {
+        self.0 << 3 | router as u8
+    }
+
+    /// Reads such a byte. `None` for an unknown router, and for capabilities that contradict each other.
+    pub fn split(byte: u8) -> Option<(Router, Capabilities)> {
+        let (router, capabilities) = (Router::from_code(byte & 7)?, Capabilities(byte >> 3));
+        let both = Capabilities::APPENDED.with(Capabilities::WHOLE, true);
+        (!capabilities.contains(both)).then_some((router, capabilities))
+    }
 }
 
 impl KindAttributes {
@@ -112,6 +156,27 @@ impl Kind {
         }
     }
 
+    /// The same; of a custom kind by its capabilities.
+    pub const fn attributes_with(self, capabilities: Capabilities) -> KindAttributes {
+        let Kind::Custom(_) = self else { return self.attributes() };
+        KindAttributes {
+            relocates: capabilities.contains(Capabilities::MOVES),
+            flushes: capabilities.contains(Capabilities::CONTENT),
+            demotion: if capabilities.contains(Capabilities::APPENDED) {
+                Demotion::Appended
+            } else if capabilities.contains(Capabilities::WHOLE) {
+                Demotion::Whole
+            } else {
+                Demotion::Never
+            },
+            notices: match capabilities.contains(Capabilities::CHANGES) {
+                true => Notices::Chosen,
+                false => Notices::Never,
+            },
+            ..KindAttributes::NONE
+        }
+    }
+
     /// The router of the structures of a built-in kind; `None` for extents, which are in no map, and for a
     /// custom kind, whose `KindSpec` has it.
     pub const fn router(self) -> Option<Router> {
@@ -140,5 +205,28 @@ mod tests {
     fn blocks_that_begin_in_a_lower_tier_can_be_there() {
         let all = [Demotion::Never, Demotion::Appended, Demotion::Whole, Demotion::Pieces];
         assert!(all.iter().all(|demotion| demotion.goes_below() || !demotion.begins_below()));
+    }
+
+    #[test]
+    fn byte_of_a_router_without_capabilities_is_its_code() {
+        for router in [Router::Offset, Router::Ends, Router::HashRange, Router::Index] {
+            assert_eq!(Capabilities::NONE.beside(router), router as u8);
+        }
+        let read = (0..=u8::MAX).filter_map(|byte| Some((byte, Capabilities::split(byte)?)));
+        let read = read.map(|(byte, (router, capabilities))| (byte, capabilities.beside(router)));
+        let (read, written): (Vec<u8>, Vec<u8>) = read.unzip();
+        assert_eq!(read, written);
+        assert_eq!(read.len(), 4 * 24);
+    }
+
+    #[test]
+    fn capabilities_are_attributes_of_custom_kinds_only() {
+        let all = Capabilities::NONE.with(Capabilities::CONTENT, true);
+        let all = all.with(Capabilities::MOVES, true).with(Capabilities::WHOLE, true);
+        let custom = Kind::from_code(0x80).expect("a custom kind").attributes_with(all);
+        assert!(custom.flushes && custom.relocates && !custom.journals && !custom.splits);
+        assert_eq!((custom.demotion, custom.notices), (Demotion::Whole, Notices::Never));
+        assert_eq!(Kind::Extents.attributes_with(all), Kind::Extents.attributes());
+        assert_eq!(Kind::File.attributes_with(Capabilities::NONE), Kind::File.attributes());
     }
 }

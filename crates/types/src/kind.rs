@@ -3,9 +3,9 @@
 //!
 //! The built-in kinds have codes and operations in the protocol. Custom kinds have the codes from
 //! 0x80 to 0xEF; the servers that serve a kind report its name and the needs of its operations as a
-//! `KindSpec`. The codes above are reserved.
+//! `KindSpec`, with the capabilities of its blocks. The codes above are reserved.
 
-use crate::{InvalidName, Verbs, check_name};
+use crate::{Capabilities, InvalidName, KindAttributes, Verbs, check_name};
 use std::fmt;
 
 /// A kind that the protocol does not define: a code from 0x80 to 0xEF.
@@ -195,6 +195,8 @@ pub struct OperationSpec {
     pub waits: bool,
     /// The value of the reply is a position: the client adds the start of the block.
     pub positional: bool,
+    /// A load calls it with each item of a flush as the payload.
+    pub loads: bool,
     /// Large payloads are written directly into the block (`Streaming::reserve`); otherwise they
     /// are collected first. Only the server needs this, so it is not sent.
     pub streams: bool,
@@ -212,6 +214,7 @@ impl OperationSpec {
             payload: false,
             waits: false,
             positional: false,
+            loads: false,
             streams: false,
         }
     }
@@ -247,6 +250,16 @@ impl OperationSpec {
     pub fn answering_a_position(self) -> OperationSpec {
         OperationSpec { positional: true, ..self }
     }
+
+    /// The same; a load calls it with each item of a flush as the payload.
+    pub fn that_loads(self) -> OperationSpec {
+        OperationSpec { loads: true, ..self }
+    }
+
+    /// Whether it needs nothing but a payload, and adds it to a block that every structure has.
+    fn adds_a_payload(&self) -> bool {
+        self.mutates && self.payload && matches!(self.route, Route::Head | Route::Tail)
+    }
 }
 
 /// A kind of structure, as servers announce it: its code, its name and its operations.
@@ -260,6 +273,29 @@ pub struct KindSpec {
     pub router: Router,
     /// In order of number.
     pub operations: Vec<OperationSpec>,
+}
+
+/// A custom kind as its servers announce it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnouncedKind {
+    /// Its description.
+    pub spec: KindSpec,
+    /// The capabilities of its blocks.
+    pub capabilities: Capabilities,
+}
+
+impl AnnouncedKind {
+    /// The ways in which its structures are used.
+    pub const fn attributes(&self) -> KindAttributes {
+        self.spec.kind.attributes_with(self.capabilities)
+    }
+}
+
+impl From<KindSpec> for AnnouncedKind {
+    /// A kind that has operations only.
+    fn from(spec: KindSpec) -> AnnouncedKind {
+        AnnouncedKind { spec, capabilities: Capabilities::NONE }
+    }
 }
 
 /// The defect of a `KindSpec`.
@@ -283,6 +319,11 @@ impl KindSpec {
     /// The operation of this name.
     pub fn operation(&self, name: &str) -> Option<&OperationSpec> {
         self.operations.iter().find(|operation| operation.name == name)
+    }
+
+    /// The operation that loads the items of a flush.
+    pub fn loader(&self) -> Option<&OperationSpec> {
+        self.operations.iter().find(|operation| operation.loads)
     }
 
     /// The operation of this number.
@@ -326,6 +367,15 @@ impl KindSpec {
             }
             if operation.positional && !matches!(self.router, Router::Offset | Router::Index) {
                 return refuse(format!("'{name}' returns a position, but its router has none"));
+            }
+            if operation.loads && !operation.adds_a_payload() {
+                return refuse(format!(
+                    "'{name}' loads the items of a flush; it must be a mutation with a payload at \
+                     the first or the last block"
+                ));
+            }
+            if operation.loads && self.operations[..at].iter().any(|other| other.loads) {
+                return refuse(format!("'{name}' and an earlier operation load items of a flush"));
             }
         }
         Ok(())
@@ -378,6 +428,11 @@ mod tests {
         assert!(refused(spec(Router::Ends, waits)).contains("several blocks"));
         let position = vec![read(1, "a", Route::Head).answering_a_position()];
         assert!(refused(spec(Router::Ends, position)).contains("its router has none"));
+        let loads = vec![read(1, "a", Route::Head).with_payload().that_loads()];
+        assert!(refused(spec(Router::Ends, loads)).contains("must be a mutation"));
+        let write = |number, name| OperationSpec::write(number, name, Route::Tail).with_payload();
+        let twice = vec![write(1, "a").that_loads(), write(2, "b").that_loads()];
+        assert!(refused(spec(Router::Ends, twice)).contains("earlier operation"));
         let unnamed = vec![read(1, "", Route::Head)];
         assert!(refused(spec(Router::Ends, unnamed)).contains("operation 1"));
         assert_eq!(spec(Router::Ends, vec![read(1, "a", Route::Head)]).check(), Ok(()));

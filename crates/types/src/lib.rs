@@ -22,7 +22,7 @@ mod way;
 mod wire_limits;
 
 pub use alarm::AlarmKind;
-pub use attributes::{Demotion, KindAttributes, Notices};
+pub use attributes::{Capabilities, Demotion, KindAttributes, Notices};
 pub use bug::Bug;
 pub use flush_path::{
     FLUSH_EXTENTS, FLUSH_JOURNAL, FLUSH_MANIFEST, FLUSH_PART, FLUSH_RECORD, flush_directory,
@@ -33,7 +33,9 @@ pub use ids::{
     BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, MoveId, PrefixId, Sequence,
     ServerId, SessionId, ShardIx, StructureId,
 };
-pub use kind::{CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router};
+pub use kind::{
+    AnnouncedKind, CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router,
+};
 pub use marks::Marks;
 pub use name::{
     Address, InvalidName, check_job_name, check_name, dotted_path, split_path, tenant_of,

@@ -4,7 +4,7 @@
 use crate::fields::{Malformed, Reader};
 use crate::messages::{KindInfo, OperationInfo};
 use honeycomb_types::limits::KEY_MAX;
-use honeycomb_types::{Kind, KindSpec, OperationSpec, Route, Router, Verbs};
+use honeycomb_types::{AnnouncedKind, Capabilities, Kind, KindSpec, OperationSpec, Route, Verbs};
 
 /// Bits of `OperationInfo::flags`.
 mod flags {
@@ -12,7 +12,8 @@ mod flags {
     pub const PAYLOAD: u16 = 2;
     pub const WAITS: u16 = 4;
     pub const POSITIONAL: u16 = 8;
-    pub const KNOWN: u16 = MUTATES | PAYLOAD | WAITS | POSITIONAL;
+    pub const LOADS: u16 = 16;
+    pub const KNOWN: u16 = MUTATES | PAYLOAD | WAITS | POSITIONAL | LOADS;
 }
 
 /// The routing field at the start of an operation's arguments.
@@ -60,7 +61,8 @@ pub fn put_routed(routed: Routed<'_>, out: &mut Vec<u8>) {
 }
 
 /// The description of a kind as a message.
-pub fn kind_info(spec: &KindSpec, servers: u32) -> KindInfo {
+pub fn kind_info(kind: &AnnouncedKind, servers: u32) -> KindInfo {
+    let AnnouncedKind { spec, capabilities } = kind;
     let operations = spec.operations.iter().map(|operation| {
         let bit = |set: bool, bit: u16| if set { bit } else { 0 };
         OperationInfo {
@@ -71,24 +73,25 @@ pub fn kind_info(spec: &KindSpec, servers: u32) -> KindInfo {
             flags: bit(operation.mutates, flags::MUTATES)
                 | bit(operation.payload, flags::PAYLOAD)
                 | bit(operation.waits, flags::WAITS)
-                | bit(operation.positional, flags::POSITIONAL),
+                | bit(operation.positional, flags::POSITIONAL)
+                | bit(operation.loads, flags::LOADS),
         }
     });
     KindInfo {
         code: spec.kind.code(),
         name: spec.name.clone(),
-        router: spec.router as u8,
+        router: capabilities.beside(spec.router),
         servers,
         operations: operations.collect(),
     }
 }
 
 /// Reads the description of a custom kind. The error names the wrong part.
-pub fn kind_spec(info: &KindInfo) -> Result<KindSpec, String> {
+pub fn announced_kind(info: &KindInfo) -> Result<AnnouncedKind, String> {
     let Some(kind @ Kind::Custom(_)) = Kind::from_code(info.code) else {
         return Err(format!("{:#04x} is not the code of a custom kind (0x80 to 0xef)", info.code));
     };
-    let Some(router) = Router::from_code(info.router) else {
+    let Some((router, capabilities)) = Capabilities::split(info.router) else {
         return Err(format!("kind {:#04x} has an unknown router, {}", info.code, info.router));
     };
     let operations = info.operations.iter().map(|info| {
@@ -108,18 +111,20 @@ pub fn kind_spec(info: &KindInfo) -> Result<KindSpec, String> {
             payload: is(flags::PAYLOAD),
             waits: is(flags::WAITS),
             positional: is(flags::POSITIONAL),
+            loads: is(flags::LOADS),
             streams: false,
         })
     });
     let operations = operations.collect::<Result<Vec<_>, String>>()?;
     let spec = KindSpec { kind, name: info.name.clone(), router, operations };
     spec.check().map_err(|e| e.to_string())?;
-    Ok(spec)
+    Ok(AnnouncedKind { spec, capabilities })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use honeycomb_types::Router;
 
     #[test]
     fn what_routes_an_operation_is_taken_off_again() {
@@ -152,25 +157,27 @@ mod tests {
             name: "log".into(),
             router: Router::Index,
             operations: vec![
-                OperationSpec::write(1, "append", Route::Tail).with_payload(),
+                OperationSpec::write(1, "append", Route::Tail).with_payload().that_loads(),
                 OperationSpec::read(9, "follow", Route::Position).that_waits(),
                 OperationSpec::write(200, "trim", Route::Through).answering_a_position(),
             ],
         };
-        assert_eq!(kind_spec(&kind_info(&spec, 3)), Ok(spec.clone()));
-        let info = kind_info(&spec, 0);
+        let capabilities = Capabilities::NONE.with(Capabilities::WHOLE, true);
+        let kind = AnnouncedKind { spec, capabilities };
+        assert_eq!(announced_kind(&kind_info(&kind, 3)), Ok(kind.clone()));
+        let info = kind_info(&kind, 0);
         let mut wrong = KindInfo { code: 0x10, ..info.clone() };
-        assert!(kind_spec(&wrong).is_err());
+        assert!(announced_kind(&wrong).is_err());
         wrong = KindInfo { router: 5, ..info.clone() };
-        assert!(kind_spec(&wrong).is_err());
+        assert!(announced_kind(&wrong).is_err());
         wrong = info.clone();
-        wrong.operations[0].flags = 16;
-        assert!(kind_spec(&wrong).is_err());
+        wrong.operations[0].flags = 32;
+        assert!(announced_kind(&wrong).is_err());
         wrong = info.clone();
         wrong.operations[0].route = 7;
-        assert!(kind_spec(&wrong).is_err());
+        assert!(announced_kind(&wrong).is_err());
         wrong = info;
         wrong.operations[0].verbs = 4;
-        assert!(kind_spec(&wrong).is_err());
+        assert!(announced_kind(&wrong).is_err());
     }
 }

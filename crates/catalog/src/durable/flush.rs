@@ -143,7 +143,9 @@ impl FlushImage {
             w.u64(id.0);
             w.str(&structure.name);
             w.u8(structure.kind.code());
-            w.u8(structure.sealed.into());
+            // Built-in kinds are flushed, and earlier versions flushed no others.
+            let custom = structure.kind.router().is_none() && structure.flushes;
+            w.u8(u8::from(structure.sealed) | u8::from(custom) << 1);
             w.u64(structure.max_items);
             w.u64(structure.max_bytes);
             w.u32(structure.parts.len() as u32);
@@ -195,33 +197,7 @@ impl FlushImage {
         };
         for _ in 0..r.count(38)? {
             image.ids.push(StructureId(r.u64()?));
-            let name = r.str()?.into();
-            let code = r.u8()?;
-            let Some(kind) = Kind::from_code(code) else {
-                return bad(format!("no kind of structure has the code {code:#x}"));
-            };
-            let sealed = r.bool()?;
-            if version < 6 {
-                // Number of hash slots of a kv, which was smaller then.
-                r.u32()?;
-            }
-            let (max_items, max_bytes) = (r.u64()?, r.u64()?);
-            let mut parts = Vec::new();
-            for _ in 0..r.count(65)? {
-                let (name, start, first) = (r.str()?.into(), r.u64()?, get_written(r)?);
-                let (at, range) = (get_at(r)?, (r.u64()?, r.u64()?));
-                let code = r.u8()?;
-                let Some(state) = PartState::from_code(code) else {
-                    return bad(format!("no state of a part has the code {code:#x}"));
-                };
-                let objects = match state {
-                    PartState::Written | PartState::Copied => vec![first],
-                    PartState::Waits | PartState::Absent => Vec::new(),
-                };
-                parts.push(FlushedPart { name, start, objects });
-                image.blocks.push(KeptImage { at, range, state });
-            }
-            let structure = FlushedStructure { name, kind, sealed, max_items, max_bytes, parts };
+            let structure = get_structure(r, version, &mut image.blocks)?;
             image.structures.push(structure);
         }
         while !r.0.is_empty() {
@@ -249,6 +225,46 @@ impl FlushImage {
         }
         Ok(image)
     }
+}
+
+/// Reads one structure of a flush, and its retained blocks.
+fn get_structure(
+    r: &mut RecordReader<'_>,
+    version: u8,
+    blocks: &mut Vec<KeptImage>,
+) -> Result<FlushedStructure, BadRecord> {
+    let name = r.str()?.into();
+    let code = r.u8()?;
+    let Some(kind) = Kind::from_code(code) else {
+        return bad(format!("no kind of structure has the code {code:#x}"));
+    };
+    let flags = r.u8()?;
+    if flags > 1 && (flags > 3 || kind.router().is_some()) {
+        return bad(format!("a flushed structure has the flags {flags:#x}"));
+    }
+    let flushes = kind.attributes().flushes || flags & 2 != 0;
+    let sealed = flags & 1 != 0;
+    if version < 6 {
+        // Number of hash slots of a kv, which was smaller then.
+        r.u32()?;
+    }
+    let (max_items, max_bytes) = (r.u64()?, r.u64()?);
+    let mut parts = Vec::new();
+    for _ in 0..r.count(65)? {
+        let (name, start, first) = (r.str()?.into(), r.u64()?, get_written(r)?);
+        let (at, range) = (get_at(r)?, (r.u64()?, r.u64()?));
+        let code = r.u8()?;
+        let Some(state) = PartState::from_code(code) else {
+            return bad(format!("no state of a part has the code {code:#x}"));
+        };
+        let objects = match state {
+            PartState::Written | PartState::Copied => vec![first],
+            PartState::Waits | PartState::Absent => Vec::new(),
+        };
+        parts.push(FlushedPart { name, start, objects });
+        blocks.push(KeptImage { at, range, state });
+    }
+    Ok(FlushedStructure { name, kind, flushes, sealed, max_items, max_bytes, parts })
 }
 
 /// All objects of a block that is written; there is at least one.

@@ -14,8 +14,8 @@ use crate::structures::Granted;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{BillInfo, Hints, Holder, Loss, Spent, TierSpent};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, MoveId, PrefixId, Router, ServerId,
-    StructureId, TierClass, TierSpec, Time, Verbs, Way,
+    BlockAt, BlockId, Capabilities, Epoch, Generation, JobId, Kind, Marks, MoveId, PrefixId,
+    Router, ServerId, StructureId, TierClass, TierSpec, Time, Verbs, Way,
 };
 
 /// Types of records. A number is never reused. 0x40 and above are the controller's own; a new kind of durable
@@ -465,6 +465,8 @@ pub(crate) struct StructureImage {
     pub(crate) kind: Kind,
     /// As the kind defined it at creation: the servers of a custom kind may not be back yet.
     pub(crate) router: Router,
+    /// The same for the capabilities of a custom kind's blocks.
+    pub(crate) capabilities: Capabilities,
     pub(crate) sealed: bool,
     pub(crate) version: u64,
     pub(crate) max_items: u64,
@@ -511,7 +513,7 @@ impl StructureImage {
         w.u32(self.prefix);
         w.str(&self.name);
         w.u8(self.kind.code());
-        w.u8(self.router as u8);
+        w.u8(self.capabilities.beside(self.router));
         w.u8(self.sealed.into());
         w.u64(self.version);
         w.u64(self.max_items);
@@ -553,24 +555,22 @@ impl StructureImage {
     }
 
     pub(crate) fn get(r: &mut RecordReader<'_>, version: u8) -> Result<StructureImage, BadRecord> {
+        let (id, prefix, name) = (StructureId(r.u64()?), r.u32()?, r.str()?.into());
+        let code = r.u8()?;
+        let Some(kind) = Kind::from_code(code) else {
+            return bad(format!("no kind of structure has the code {code:#x}"));
+        };
+        let code = r.u8()?;
+        let Some((router, capabilities)) = Capabilities::split(code) else {
+            return bad(format!("no router has the code {code:#x}"));
+        };
         Ok(StructureImage {
-            id: StructureId(r.u64()?),
-            prefix: r.u32()?,
-            name: r.str()?.into(),
-            kind: {
-                let code = r.u8()?;
-                match Kind::from_code(code) {
-                    Some(kind) => kind,
-                    None => return bad(format!("no kind of structure has the code {code:#x}")),
-                }
-            },
-            router: {
-                let code = r.u8()?;
-                match Router::from_code(code) {
-                    Some(router) => router,
-                    None => return bad(format!("no router has the code {code:#x}")),
-                }
-            },
+            id,
+            prefix,
+            name,
+            kind,
+            router,
+            capabilities,
             sealed: r.bool()?,
             version: {
                 if version < 3 {

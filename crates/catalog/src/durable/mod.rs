@@ -421,6 +421,7 @@ impl Catalog {
             name: structure.name.clone(),
             kind: structure.kind,
             router: structure.router,
+            capabilities: structure.capabilities,
             sealed: structure.sealed,
             version: structure.version,
             max_items: structure.max_items(),

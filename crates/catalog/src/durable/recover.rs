@@ -461,6 +461,7 @@ fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<StructureRe
         name: image.name.clone(),
         kind: image.kind,
         router: image.router,
+        capabilities: image.capabilities,
         sealed: image.sealed,
         version: image.version,
         entries: image.entries.iter().map(placed).collect(),

@@ -7,7 +7,7 @@ use crate::reply::FlushState;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, NewStructure};
 use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS};
-use honeycomb_types::{BlockAt, BlockId, Bug, TierIx};
+use honeycomb_types::{BlockAt, BlockId, Bug, KindAttributes, TierIx};
 use std::sync::Arc;
 
 impl Flushes {
@@ -50,9 +50,10 @@ impl Catalog {
         &self,
         n: u32,
         new: &NewStructure<'_>,
+        attributes: KindAttributes,
     ) -> Result<(), CatalogError> {
         let flushed = self.dag.special.get(&n).is_some_and(|s| !s.flush_to.is_empty());
-        if !flushed || new.kind.attributes().flushes || Bug::UnflushableAccepted.active() {
+        if !flushed || attributes.flushes || Bug::UnflushableAccepted.active() {
             return Ok(());
         }
         let (path, name) = (new.path.into(), new.name.into());
@@ -62,7 +63,7 @@ impl Catalog {
     /// The reason why a structure cannot be flushed at the end of its prefix, if there is one: earlier
     /// versions allowed its kind there, or the map of a quarantined structure is damaged.
     pub(crate) fn unflushable(&self, s: u32) -> Option<Loss> {
-        if !self.structures[s].kind.attributes().flushes {
+        if !self.structures[s].attributes().flushes {
             return Some(Loss::Unflushable);
         }
         self.need_sound_map(s).err().map(|_| Loss::Quarantined)
@@ -88,7 +89,7 @@ impl Catalog {
     pub(crate) fn is_unflushable(&self, number: u64, part: usize) -> bool {
         let flush = &self.flushes.all[&number];
         let (structure, _) = flush.parts[part].place;
-        !flush.structures[structure].kind.attributes().flushes
+        !flush.structures[structure].flushes
     }
 
     /// A disk lost the content of a retained block: its flush fails, unless the block is already written.

@@ -4,7 +4,7 @@ use crate::common::{Bench, LEASE, kv};
 use honeycomb_catalog::{Actor, AdviceKind, Command, Report, ServerUse, Use, Verdict, advise};
 use honeycomb_types::limits::{ADD_AFTER, REMOVE_AFTER};
 use honeycomb_types::{
-    CustomKind, Kind, KindSpec, OperationSpec, Route, Router, ScaleMarks, ServerId,
+    AnnouncedKind, CustomKind, Kind, KindSpec, OperationSpec, Route, Router, ScaleMarks, ServerId,
 };
 use proptest::prelude::*;
 
@@ -162,13 +162,13 @@ fn a_report_costs_the_same_however_many_servers_there_are() {
 
 #[test]
 fn who_alone_serves_a_kind_is_not_told_to_go() {
-    let log = KindSpec {
+    let log = AnnouncedKind::from(KindSpec {
         kind: Kind::Custom(CustomKind::new(0x80).unwrap()),
         name: "log".into(),
         router: Router::Index,
         operations: vec![OperationSpec::read(1, "look", Route::Each)],
-    };
-    let goes = |kinds: [&[KindSpec]; 3]| {
+    });
+    let goes = |kinds: [&[AnnouncedKind]; 3]| {
         let mut bench = Bench::new();
         let join = |(n, kinds)| bench.join_with(&format!("s{n}:1"), 1, 20, false, kinds).unwrap();
         let ids: Vec<ServerId> = (0..).zip(kinds).map(join).collect();

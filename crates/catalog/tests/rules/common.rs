@@ -6,7 +6,7 @@ use honeycomb_catalog::{
     Recovery, Reply, Report, Seal,
 };
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId,
+    AnnouncedKind, BlockAt, Generation, JobId, Kind, PolicyKind, PrefixId, ServerId, StructureId,
     TierClass, TierSpec, Time,
 };
 use proptest::test_runner::Config as ProptestConfig;
@@ -338,7 +338,7 @@ impl Bench {
         shards: u8,
         blocks_per_shard: u32,
         flush: bool,
-        kinds: &[KindSpec],
+        kinds: &[AnnouncedKind],
     ) -> Result<ServerId, CatalogError> {
         let incarnation = incarnation(address);
         let block_size = 65_536;

@@ -6,15 +6,17 @@ use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, NewServer, NewStructure, Opened, PrefixOptions, Reply,
     Router, Seal,
 };
-use honeycomb_types::{JobId, Kind, KindSpec, OperationSpec, Route, ServerId};
+use honeycomb_types::{
+    AnnouncedKind, Capabilities, JobId, Kind, KindSpec, OperationSpec, Route, ServerId,
+};
 
 fn kind(code: u8) -> Kind {
     Kind::from_code(code).unwrap()
 }
 
-fn spec(code: u8, name: &str, router: Router) -> KindSpec {
+fn spec(code: u8, name: &str, router: Router) -> AnnouncedKind {
     let operations = vec![OperationSpec::read(1, "look", Route::Each)];
-    KindSpec { kind: kind(code), name: name.into(), router, operations }
+    KindSpec { kind: kind(code), name: name.into(), router, operations }.into()
 }
 
 fn of<'a>(code: u8, name: &'a str) -> NewStructure<'a> {
@@ -22,7 +24,7 @@ fn of<'a>(code: u8, name: &'a str) -> NewStructure<'a> {
 }
 
 /// A bench with a job, a prefix `t`, and a server for each of these lists of kinds.
-fn bench(servers: &[&[KindSpec]]) -> (Bench, JobId, Vec<ServerId>) {
+fn bench(servers: &[&[AnnouncedKind]]) -> (Bench, JobId, Vec<ServerId>) {
     let mut bench = Bench::new();
     let address = |i: usize| format!("s{i}:1");
     let joined =
@@ -35,7 +37,9 @@ fn bench(servers: &[&[KindSpec]]) -> (Bench, JobId, Vec<ServerId>) {
 
 fn kinds(bench: &mut Bench, actor: Actor) -> Vec<(u8, u32)> {
     match bench.run(Command::ListKinds { actor }) {
-        Ok(Reply::Kinds(kinds)) => kinds.iter().map(|(spec, n)| (spec.kind.code(), *n)).collect(),
+        Ok(Reply::Kinds(kinds)) => {
+            kinds.iter().map(|(spec, n)| (spec.spec.kind.code(), *n)).collect()
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -115,14 +119,14 @@ fn blocks_go_to_servers_that_serve_the_kind() {
 fn one_code_and_one_name_mean_one_thing() {
     let log = spec(0x80, "log", Router::Index);
     let (mut bench, job, servers) = bench(&[std::slice::from_ref(&log)]);
-    let mut join = |kinds: &[KindSpec]| bench.join_with("s9:1", 1, 20, false, kinds);
+    let mut join = |kinds: &[AnnouncedKind]| bench.join_with("s9:1", 1, 20, false, kinds);
     let other = refused(join(&[spec(0x80, "log", Router::Ends)]));
     assert!(other.contains("'log'") && other.contains("0x80"), "{other}");
     refused(join(&[spec(0x80, "tape", Router::Index)]));
     refused(join(&[spec(0x81, "log", Router::Index)]));
     refused(join(&[log.clone(), log.clone()]));
     refused(join(&[spec(0x81, "", Router::Index)]));
-    refused(join(&[KindSpec { kind: Kind::Kv, ..log.clone() }]));
+    refused(join(&[KindSpec { kind: Kind::Kv, ..log.spec.clone() }.into()]));
     join(&[log.clone(), spec(0x81, "tape", Router::Ends)]).unwrap();
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 2), (0x81, 1)]);
     // A server that reconnects as a new process may change a kind, when no other server had it.
@@ -230,6 +234,69 @@ fn flushing_bench() -> (Bench, JobId) {
 }
 
 const FLUSHED: PrefixOptions<'static> = PrefixOptions { flush_to: "out", lease_ms: 1000, ..LEASE };
+
+/// A kind whose blocks can be flushed, move, and are demoted.
+fn elastic(code: u8, name: &str) -> AnnouncedKind {
+    let capabilities = [Capabilities::CONTENT, Capabilities::MOVES, Capabilities::WHOLE];
+    let all = capabilities.iter().fold(Capabilities::NONE, |all, one| all.with(*one, true));
+    AnnouncedKind { capabilities: all, ..spec(code, name, Router::Index) }
+}
+
+#[test]
+fn custom_structure_with_content_is_flushed_and_server_of_its_kind_writes_the_manifest() {
+    let mut bench = Bench::new();
+    let log = elastic(0x80, "log");
+    let first = bench.join_with("s1:1", 1, 20, true, std::slice::from_ref(&log)).unwrap();
+    bench.join_with("s2:1", 1, 40, true, &[]).unwrap();
+    let job = bench.job_leased("job", 3_600_000);
+    bench.create(job, "t", &[], FLUSHED).unwrap();
+    let records = bench.make(job, of(0x80, "records")).unwrap().map.entries[0].at;
+    let table = bench.make(job, kv("t", "table", 1)).unwrap().map.entries[0].at;
+    assert_ne!(table.block.server(), first, "the other server has more room");
+    bench.pass(1000);
+    // The server of the store writes the last part, and cannot name the log.
+    let written = [honeycomb_catalog::Written { bytes: 10, items: 2, crc: 7 }];
+    for at in [records, table] {
+        let (server, outcome) = (at.block.server(), Ok(&written[..]));
+        bench.run(Command::BlockFlushed { server, at, outcome }).unwrap();
+    }
+    let told = bench.effects.iter().find_map(|effect| match effect {
+        Effect::CommitFlush { server, structures, .. } => Some((*server, structures.len())),
+        _ => None,
+    });
+    assert_eq!(told, Some((first, 2)));
+}
+
+#[test]
+fn custom_structure_in_prefix_with_journal_is_refused_by_name() {
+    let mut bench = Bench::new();
+    bench.join_with("s1:1", 1, 20, true, &[elastic(0x80, "log")]).unwrap();
+    let job = bench.job_leased("job", 3_600_000);
+    bench.create(job, "t", &[], PrefixOptions { acknowledge: 2, ..LEASE }).unwrap();
+    let refused = bench.make(job, of(0x80, "records")).unwrap_err();
+    assert!(matches!(refused, CatalogError::NotJournaled { .. }), "{refused}");
+    assert!(refused.to_string().contains("kind 0x80"), "{refused}");
+}
+
+#[test]
+fn blocks_of_custom_kind_that_move_leave_a_draining_server() {
+    let (log, plain) = (elastic(0x80, "log"), spec(0x81, "plain", Router::Index));
+    let all = [log, plain];
+    let (mut bench, job, servers) = bench(&[&all, &all]);
+    let mut at = |code, name| bench.make(job, of(code, name)).unwrap().map.entries[0].at;
+    let made = [at(0x80, "a"), at(0x80, "b"), at(0x81, "c"), at(0x81, "d")];
+    let here = |block: &&honeycomb_types::BlockAt| block.block.server() == servers[0];
+    let moving: Vec<_> = made[..2].iter().filter(here).copied().collect();
+    let staying = made[2..].iter().filter(here).count();
+    assert!(!moving.is_empty() && staying > 0, "{made:?}");
+    let actor = Actor::CLUSTER;
+    bench.run(Command::DrainServer { actor, address: "s0:1", cancel: false }).unwrap();
+    let asked = bench.effects.iter().filter_map(|effect| match effect {
+        Effect::Evacuate { at, .. } => Some(*at),
+        _ => None,
+    });
+    assert!(asked.eq(moving));
+}
 
 /// It was accepted, never flushed, and held its blocks and its neighbours' for ever.
 #[test]

@@ -544,7 +544,7 @@ pub struct OperationInfo {
     pub verbs: u16,
     /// Its route: 1 head, 2 tail, 3 position, 4 key, 5 each, 6 through.
     pub route: u8,
-    /// Bits: 1 it is a mutation, 2 it may carry a payload, 4 it may wait, 8 its value is a position.
+    /// Bits: 1 it is a mutation, 2 it may carry a payload, 4 it may wait, 8 its value is a position, 16 it loads the items of a flush.
     pub flags: u16,
 }
 
@@ -557,7 +557,7 @@ pub struct KindInfo {
     pub code: u8,
     /// Its name for people.
     pub name: String,
-    /// The order of its blocks, as in PartitionMap.
+    /// Bits 0 to 2: the order of its blocks, as in PartitionMap. Bits 3 to 7: the capabilities of its blocks.
     pub router: u8,
     /// Live servers that serve it; 0 when a server announces it.
     pub servers: u32,

@@ -10,6 +10,7 @@ use honeycomb_structures::{
 };
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
+use honeycomb_wire::notice::{Filter, kinds};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,6 +168,11 @@ fn a_kind_may_be_routed_by_keys() {
     assert_eq!(seen.len(), 4, "all blocks");
     let ranges = made.call_each("ranges", Ask::default()).unwrap();
     assert_eq!(ranges.len(), 4);
+    // Its blocks report no changes.
+    let refused = made.listen(kinds::ALL, Filter::All).err().unwrap();
+    assert_eq!(refused.status, Status::InvalidArgument, "{refused}");
+    let refused = made.structure().listen(kinds::ALL, Filter::All).err().unwrap();
+    assert_eq!(refused.status, Status::WrongKind, "{refused}");
     // The structure opens as its kind, also without a given kind.
     let Any::Custom(same) = client.open_any(job.job, "task").unwrap() else { panic!("custom") };
     assert_eq!(same.spec(), made.spec());

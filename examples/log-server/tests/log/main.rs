@@ -223,9 +223,9 @@ fn what_is_asked_wrongly_is_refused_before_it_is_sent() {
     let e = log.call_each("append", none).unwrap_err();
     assert!(e.message.contains("runs on one block"), "{e}");
     assert!(log.call_each("trim", none).unwrap_err().message.contains("needs a position"));
-    // Other calls fail: a log has no changes to subscribe to, and is not a file.
+    // Other calls fail: no subscription is for no changes, and a log is not a file.
     assert_eq!(
-        log.structure().listen(1, honeycomb_wire::notice::Filter::All).err().unwrap().status,
+        log.structure().listen(0, honeycomb_wire::notice::Filter::All).err().unwrap().status,
         Status::InvalidArgument
     );
     assert_eq!(client.open_file(job.job, "task:log").err().unwrap().status, Status::WrongKind);
