@@ -514,7 +514,7 @@ impl SimServer {
             return (true, self.settle());
         }
         self.waiting.insert(ticket, (filling.to, filling.header));
-        self.shard(at).on_requests(now, |work| work.commit(now, ticket));
+        self.shard(at).end_payload(now, ticket, true);
         (false, self.settle())
     }
 
@@ -526,7 +526,7 @@ impl SimServer {
     /// The connection of an incomplete payload breaks.
     pub fn cut(&mut self, now: Time, ticket: Ticket) -> Vec<Message> {
         if let Some(filling) = self.filling.remove(&ticket) {
-            self.shard(filling.header.at).on_requests(now, |work| work.abort(now, ticket));
+            self.shard(filling.header.at).end_payload(now, ticket, false);
         }
         self.settle()
     }

@@ -564,7 +564,7 @@ impl Service for ShardService {
     fn end_fill(&mut self, net: &mut Net, now: Time, from: ConnId) {
         match self.fillings.remove(from) {
             Some(Filling::Block(ticket)) => {
-                self.shard.on_requests(now, |work| work.commit(now, ticket));
+                self.shard.end_payload(now, ticket, true);
             }
             Some(Filling::Refused { request }) => busy(net, from, request, SHARE_HELD),
             Some(Filling::Gather { header, args, payload }) => {
@@ -594,7 +594,7 @@ impl Service for ShardService {
         self.hang_up(conn);
         if let Some(Filling::Block(ticket)) = self.fillings.remove(conn) {
             self.origins.take(ticket);
-            self.shard.on_requests(now, |work| work.abort(now, ticket));
+            self.shard.end_payload(now, ticket, false);
             self.settle(net, now);
         }
         // Requests that waited behind it may be served.

@@ -162,14 +162,14 @@ impl SuccessorRequest {
     }
 
     /// Whether it has a successor, or may be granted one that it has requested.
-    pub(crate) fn may_have(&self) -> bool {
+    pub fn may_have(&self) -> bool {
         self.asked || self.due || matches!(self.state, SuccessorState::Ready(_))
     }
 
     /// The block replaces one that may have been granted a successor, which no other block requests or
     /// returns: it requests one at once. A block that has a successor or has requested one does not: the
     /// answer to a second request would name a successor that was returned meanwhile.
-    pub(crate) fn ask_again(&mut self) {
+    pub fn ask_again(&mut self) {
         self.due = !self.asked && !matches!(self.state, SuccessorState::Ready(_));
     }
 

@@ -1,4 +1,4 @@
-//! How a block migrates whole, with its layout: a block of a file or a queue.
+//! How a block migrates whole, with its layout: a block of a file, of a queue, or of a custom kind.
 //!
 //! Its bytes are two runs, one from the front and one to the end, which only grow towards each other during
 //! the migration. Sent bytes never change, so nothing is sent twice. The state beside them (seal,
@@ -33,7 +33,7 @@ fn image_most(size: usize) -> u64 {
 const RETRY_MOVE_US: u64 = 500;
 
 /// The content of a block that migrates whole, with its layout.
-pub(crate) trait Migrate {
+pub trait Migrate {
     /// Where the bytes at the front begin that can still be requested.
     fn front_start(&self, block: &Backing) -> usize;
 
@@ -61,7 +61,7 @@ pub(crate) trait Migrate {
 }
 
 /// A content, and its migration to or from another block, which decides whether it serves requests.
-pub(crate) struct Migrating<T> {
+pub struct Migrating<T> {
     content: T,
     stage: Stage,
     /// Whether the block was frozen, and its waiting requests were not examined since.

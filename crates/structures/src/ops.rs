@@ -173,7 +173,8 @@ pub enum Event {
     Answered(Ticket, Answer),
     /// A change that may match a subscription; only while the block is watched.
     Changed(Change),
-    /// The block accepts no more data.
+    /// The block accepts no more data. A repeated event has the same length, and names a next block if an
+    /// earlier one did.
     Sealed {
         /// Of a file: the block's bytes. Of a queue: the items that went through the block.
         length: u64,

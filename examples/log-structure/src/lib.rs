@@ -11,14 +11,19 @@
 //! | `follow` from a number | `ScanArgs` | - | `Page`; waits until there is a record |
 //! | `trim` through a number | - | - | how many records this block trimmed |
 //! | `stats` of each block | - | - | `Stats` as arguments |
+//! | `restore` | - | a record of a flush | its number |
 //!
 //! Numbers begin at 0 and have no gaps. Trimming through a number permanently removes every record with a
 //! smaller number: memory is returned to the operating system, and whole blocks to the cluster. Reading a
-//! trimmed record is refused with the code `TRIMMED`.
+//! trimmed record is refused with the code `TRIMMED`. A loaded log has the records of its flush, numbered
+//! anew.
 #![forbid(unsafe_code)]
 
 mod block;
+mod content;
 mod messages;
+mod moving;
+mod records;
 
 pub use block::LogBlock;
 pub use messages::{Page, Record, ScanArgs, Stats, TAG_MAX, page_records};
@@ -51,6 +56,8 @@ pub mod ops {
     pub const TRIM: u8 = 5;
     /// Returns the statistics of a block.
     pub const STATS: u8 = 6;
+    /// Adds a record of a flush at the end.
+    pub const RESTORE: u8 = 7;
 }
 
 /// The kind. Register it with `Registry::builtin().with(Log)`.
@@ -73,11 +80,15 @@ impl StructureKind for Log {
                     .that_waits(),
                 OperationSpec::write(ops::TRIM, "trim", Route::Through),
                 OperationSpec::read(ops::STATS, "stats", Route::Each),
+                OperationSpec::write(ops::RESTORE, "restore", Route::Tail)
+                    .with_payload()
+                    .answering_a_position()
+                    .that_loads(),
             ],
         }
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
-        Box::new(LogBlock::new(opening.block_size))
+        Box::new(LogBlock::opened(opening.block_size, opening.importing))
     }
 }

@@ -115,7 +115,7 @@ impl ShardService {
             Note::Move(at, word) => self.shard.on_exports(now, |work| work.move_word(at, word)),
             Note::BeginImport(at, id, (start, end), errand) => {
                 let refused =
-                    self.shard.on_imports(Time::ZERO, |work| work.begin(at, id, start, end)).err();
+                    self.shard.on_imports(now, |work| work.begin(at, id, start, end)).err();
                 self.confirm(errand, refused);
             }
             Note::Evacuate(at, errand) => {

@@ -5,7 +5,7 @@ use honeycomb_transport::{Mailbox, NotPosted};
 use honeycomb_types::ShardIx;
 use std::collections::VecDeque;
 
-/// The notes that a core sends, in order for each receiver.
+/// The notes that a core sends. Notes that wait for room leave in order, each kind for itself.
 pub(super) struct Outgoing {
     own: ShardIx,
     shards: Vec<Mailbox<Note>>,

@@ -62,7 +62,7 @@ pub(super) struct Agenda {
     /// Blocks that have changed slightly since they were inspected: each once.
     uninspected: Vec<u32>,
     /// Blocks that a part of the shard has changed during the present call.
-    changed: Vec<BlockAt>,
+    changed: VecDeque<BlockAt>,
     /// Blocks whose exports continue in steps, in turn: each once.
     steps: VecDeque<u32>,
     /// When the timers of blocks are due.
@@ -99,12 +99,12 @@ impl Agenda {
 
     /// A part of the shard has changed a block, whose consequences are processed when the part has finished.
     pub fn changed(&mut self, at: BlockAt) {
-        self.changed.push(at);
+        self.changed.push_back(at);
     }
 
-    /// The changed blocks.
-    pub fn take_changed(&mut self) -> Vec<BlockAt> {
-        std::mem::take(&mut self.changed)
+    /// The next changed block.
+    pub fn take_changed(&mut self) -> Option<BlockAt> {
+        self.changed.pop_front()
     }
 
     /// The export of a block continues in a step.

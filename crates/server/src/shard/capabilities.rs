@@ -16,7 +16,10 @@ impl BlockSlot {
     /// The structure's `Growth`, and the block's memory. Only for a structure with messages in its inbox.
     pub(super) fn growth(&mut self) -> (&mut dyn Growth, &mut Backing) {
         let growth = self.structure.growth();
-        (growth.expect("checked when the message arrived"), &mut self.backing)
+        (
+            growth.expect("a kind grows, or does not: it did when the message arrived"),
+            &mut self.backing,
+        )
     }
 
     /// When the structure's timer is due.

@@ -1,7 +1,7 @@
 //! The consequences of a change of a block, of a message to it, and of the passing of time.
 
 use super::agenda::Agenda;
-use super::lifecycle::Seal;
+use super::lifecycle::BlockSeal;
 use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::expired;
 use honeycomb_structures::{Event, Successor};
@@ -111,9 +111,9 @@ impl Shard {
 
     /// Processes the consequences for the blocks that a part of the shard has changed.
     pub(super) fn consequences(&mut self, now: Time) {
-        for at in self.agenda.take_changed() {
+        while let Some(at) = self.agenda.take_changed() {
             if let Some(index) = self.blocks.index(at.block)
-                && self.blocks.exactly(index, at).is_some()
+                && self.blocks.at(at).is_some()
             {
                 self.deliver(now, index);
                 self.after(now, at);
@@ -267,7 +267,7 @@ impl Shard {
                 if let Some(successor) = &successor {
                     slot.watchers.hand_over(length, successor, &mut self.out.notices);
                 }
-                slot.stage.seals(at, Seal { length, successor: successor.map(Into::into) });
+                slot.stage.seals(at, BlockSeal { length, successor: successor.map(Into::into) });
                 self.out.effects.push(Effect::Sealed { structure, at, length, bytes, last });
             }
             Event::Taken { items, bytes } => {

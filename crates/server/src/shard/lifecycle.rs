@@ -30,7 +30,7 @@ pub(super) enum Lifecycle {
 
 /// The end of a block that accepts no more data.
 #[derive(Debug)]
-pub(super) struct Seal {
+pub(super) struct BlockSeal {
     pub length: u64,
     /// The arguments of `Moved` to the next block; `None` if the structure ends here.
     pub successor: Option<Box<[u8]>>,
@@ -41,10 +41,10 @@ pub(super) struct Seal {
 pub(super) enum Stage {
     #[default]
     Open,
-    Sealed(Seal),
+    Sealed(BlockSeal),
     Drained {
         /// `None` for extents, which have no successor.
-        seal: Option<Seal>,
+        seal: Option<BlockSeal>,
         /// When the block next requests to be retired.
         retire_at: Time,
     },
@@ -52,7 +52,7 @@ pub(super) enum Stage {
 
 impl Stage {
     /// The end of the block, if it is sealed.
-    pub fn seal(&self) -> Option<&Seal> {
+    pub fn seal(&self) -> Option<&BlockSeal> {
         match self {
             Stage::Open => None,
             Stage::Sealed(seal) => Some(seal),
@@ -67,10 +67,14 @@ impl Stage {
     }
 
     /// The block is sealed, or reports its seal again.
-    pub fn seals(&mut self, at: BlockAt, seal: Seal) {
+    pub fn seals(&mut self, at: BlockAt, seal: BlockSeal) {
         let (before, length) = (self.seal().map(|seal| seal.length), seal.length);
         let same = before.is_none_or(|before| before == length);
         assert!(same, "INV-23: {at:?} is sealed at {length}, and was at {before:?}");
+        assert!(
+            seal.successor.is_some() || self.continuation().is_none(),
+            "INV-23: {at:?} has a successor, and ends its structure"
+        );
         match self {
             Stage::Open | Stage::Sealed(_) => *self = Stage::Sealed(seal),
             Stage::Drained { seal: present, .. } => *present = Some(seal),

@@ -10,27 +10,27 @@ use honeycomb_types::BlockAt;
 pub(super) struct AllPending {
     all: Vec<Pending>,
     /// The index of each in `all`.
-    residencies: hashbrown::HashMap<Ticket, usize>,
+    positions: hashbrown::HashMap<Ticket, usize>,
 }
 
 impl AllPending {
     pub fn push(&mut self, pending: Pending) {
-        let before = self.residencies.insert(pending.ticket, self.all.len());
+        let before = self.positions.insert(pending.ticket, self.all.len());
         let ticket = pending.ticket;
         assert!(before.is_none(), "INV-16: {ticket:?} was given to two operations");
         self.all.push(pending);
-        debug_assert_eq!(self.all.len(), self.residencies.len(), "one place for each operation");
+        debug_assert_eq!(self.all.len(), self.positions.len(), "one place for each operation");
     }
 
     pub fn get(&self, ticket: Ticket) -> Option<Pending> {
-        self.residencies.get(&ticket).map(|&at| self.all[at])
+        self.positions.get(&ticket).map(|&at| self.all[at])
     }
 
     pub fn remove(&mut self, ticket: Ticket) -> Option<Pending> {
-        let at = self.residencies.remove(&ticket)?;
+        let at = self.positions.remove(&ticket)?;
         let pending = self.all.swap_remove(at);
         if let Some(moved) = self.all.get(at) {
-            self.residencies.insert(moved.ticket, at);
+            self.positions.insert(moved.ticket, at);
         }
         debug_assert_eq!(pending.ticket, ticket, "its place was its own");
         Some(pending)

@@ -8,8 +8,8 @@
 //!
 //! `Residency` has the states of a block.
 //!
-//! No I/O here: operations leave as `Io` (`take_io`), and their outcomes are passed in (`io_done`). A place
-//! on a disk belongs to one block until its last I/O has ended, and is then returned to the disk before
+//! No I/O here: operations leave as `Io` (`take_io`), and their outcomes are passed in (`io_done`). A slot
+//! of a disk belongs to one block until its last I/O has ended, and is then returned to the disk before
 //! another block gets it (INV-44). Chunks are read only with the checksum from the write of this block, so
 //! that bytes of an earlier owner, and wrong bytes, are never served.
 

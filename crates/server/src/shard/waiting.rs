@@ -100,7 +100,7 @@ impl<'a> RequestWork<'a> {
     }
 
     /// Makes a complete payload visible. `Outbox::completed` returns the answer.
-    pub fn commit(&mut self, now: Time, ticket: Ticket) {
+    fn commit(&mut self, now: Time, ticket: Ticket) {
         let Some(pending) = self.pending.get(ticket) else { return };
         assert!(pending.filling, "INV-07: {ticket:?} is committed, and no payload of it arrives");
         let Some(slot) = self.blocks.at(pending.at) else { return };
@@ -112,7 +112,7 @@ impl<'a> RequestWork<'a> {
     }
 
     /// Cancels the request of a payload whose connection is closed.
-    pub fn abort(&mut self, now: Time, ticket: Ticket) {
+    fn abort(&mut self, now: Time, ticket: Ticket) {
         let Some(pending) = self.pending.remove(ticket) else { return };
         assert!(pending.filling, "INV-07: {ticket:?} is aborted, and no payload of it arrives");
         if let Some(slot) = self.blocks.at(pending.at) {
@@ -262,12 +262,16 @@ impl Shard {
         RequestWork { blocks, agenda, pending, out }
     }
 
-    /// Runs work on requests, and then the consequences for the blocks that it has changed.
-    #[inline]
-    pub fn on_requests<T>(&mut self, now: Time, work: impl FnOnce(&mut RequestWork<'_>) -> T) -> T {
-        let outcome = work(&mut self.requests());
+    /// Ends the arrival of a payload: it is complete and becomes visible, so that `Outbox::completed` returns
+    /// the answer; or its connection is closed, and its request is cancelled.
+    pub fn end_payload(&mut self, now: Time, ticket: Ticket, complete: bool) {
+        let mut requests = self.requests();
+        if complete {
+            requests.commit(now, ticket);
+        } else {
+            requests.abort(now, ticket);
+        }
         self.consequences(now);
-        outcome
     }
 
     /// Records the result for retries and returns the answer, at the block of this index.

@@ -181,7 +181,7 @@ fn what_is_arriving_is_waited_for() {
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Busy, "the block is frozen");
     w.shard.requests().fill(ticket).unwrap().copy_from_slice(b"late");
     w.shard.requests().filled(ticket, 4);
-    w.shard.on_requests(w.now, |work| work.commit(w.now, ticket));
+    w.shard.end_payload(w.now, ticket, true);
     assert_eq!(w.shard.out().completed().unwrap().1.status, Status::Ok);
     assert_eq!(w.stop(at), Ok(false));
     let mut next = RequestHeader { lane: LaneId(3), ..header };

@@ -258,7 +258,7 @@ impl World {
             self.shard.requests().filled(ticket, n);
             written += n;
         }
-        self.shard.on_requests(self.now, |work| work.commit(self.now, ticket));
+        self.shard.end_payload(self.now, ticket, true);
         let answer = self.completed(Some(ticket)).unwrap();
         assert!(self.answered(&answer));
         self.files[file].bytes.extend(bytes);

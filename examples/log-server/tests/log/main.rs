@@ -1,6 +1,7 @@
 //! The log in a cluster: through the generic client, and with raw requests.
 #![allow(clippy::unwrap_used)]
 
+mod elastic;
 mod isolation;
 mod kinds;
 mod process;

@@ -1,8 +1,8 @@
 //! The export of a block to an object store: the content of the block, which another thread writes.
 //!
 //! A block in use is copied as of one moment (`copy`), and its copy is written while the block is served. A
-//! block that clients no longer reach is retained until it is written (`flush`), and freed afterwards. Its
-//! bytes can be demoted meanwhile: only the flush reads them.
+//! block that clients no longer reach is retained until it is written (`Owners::retain`), and freed
+//! afterwards. Its bytes can be demoted meanwhile: only the flush reads them.
 
 use super::{ExportWork, NewUse};
 use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
