@@ -655,15 +655,14 @@ impl Client {
     }
 
     fn any_of(&self, structure: Structure) -> Result<Any, Error> {
-        let structure = match Any::built_in(structure) {
-            Ok(handle) => return Ok(handle),
-            Err(structure) => structure,
-        };
-        if matches!(structure.kind(), Kind::Custom(_)) {
-            return self.with_spec(structure).map(Any::Custom);
-        }
-        let text = "the controller opened something that is not a structure; this is a defect";
-        Err(Error::new(Status::Internal, text))
+        Any::of(structure, |structure| match structure.kind() {
+            Kind::Custom(_) => self.with_spec(structure).map(Any::Custom),
+            _ => {
+                let text =
+                    "the controller opened something that is not a structure; this is a defect";
+                Err(Error::new(Status::Internal, text))
+            }
+        })
     }
 
     /// Opens a file; `WrongKind` if it has another kind.

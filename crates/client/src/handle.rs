@@ -1,6 +1,7 @@
 //! The handles of structures: a type for each built-in kind.
 
 use crate::client::Any;
+use crate::error::Error;
 use crate::file::File;
 use crate::kv::Kv;
 use crate::queue::Queue;
@@ -41,13 +42,16 @@ impl Handle for Kv {
 }
 
 impl Any {
-    /// The handle of a structure of a built-in kind. Otherwise returns the structure.
-    pub(crate) fn built_in(structure: Structure) -> Result<Any, Structure> {
+    /// The handle of a structure; `other` makes that of a structure of no built-in kind.
+    pub(crate) fn of(
+        structure: Structure,
+        other: impl FnOnce(Structure) -> Result<Any, Error>,
+    ) -> Result<Any, Error> {
         match structure.kind() {
             File::KIND => Ok(Any::File(Handle::new(structure))),
             Queue::KIND => Ok(Any::Queue(Handle::new(structure))),
             Kv::KIND => Ok(Any::Kv(Handle::new(structure))),
-            _ => Err(structure),
+            _ => other(structure),
         }
     }
 }

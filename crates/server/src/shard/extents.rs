@@ -17,7 +17,9 @@ use super::outbox::Outbox;
 use super::{Effect, Shard, ShardConfig};
 use honeycomb_structures::{Answer, ExtentRef, Operation, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENTS_IDLE};
-use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Kind, ServerId, ShardIx, StructureId, Time};
+use honeycomb_types::{
+    BlockAt, BlockId, Bug, Demotion, Epoch, Kind, ServerId, ShardIx, StructureId, Time,
+};
 use honeycomb_wire::messages::{ExtentAdoptRequest, ExtentDropRequest, ExtentName};
 use honeycomb_wire::{Field, Op, Status};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -558,7 +560,8 @@ impl ExtentsWork<'_> {
 
     fn extents_of(&mut self, op: Op, structure: StructureId, at: BlockAt, args: &[u8]) -> Answer {
         let slot = self.blocks.at(at);
-        let own = |kind, of| kind == Kind::Extents && of == structure;
+        let own =
+            |kind: Kind, of| kind.attributes().demotion == Demotion::Pieces && of == structure;
         let Some(slot) = slot.filter(|slot| own(slot.owner.kind, slot.owner.structure)) else {
             return Answer::refuse(
                 Status::ExtentGone,

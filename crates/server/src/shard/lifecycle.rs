@@ -13,7 +13,7 @@
 
 use super::BlockSlot;
 use super::export::RetainedBlock;
-use honeycomb_types::{BlockAt, Kind, Time};
+use honeycomb_types::{BlockAt, Demotion, Kind, Time};
 use std::time::Duration;
 
 /// How often a drained block checks whether it can be retired, and requests it again.
@@ -84,7 +84,8 @@ impl Stage {
     /// Nothing is left in the block.
     pub fn drains(&mut self, at: BlockAt, kind: Kind, now: Time) {
         // Extents have no successor: their block is closed when it has been empty for long enough.
-        let ends = self.continuation().is_some() || kind == Kind::Extents;
+        let pieces = kind.attributes().demotion == Demotion::Pieces;
+        let ends = self.continuation().is_some() || pieces;
         debug_assert!(ends, "INV-06: {at:?} is drained, and was not sealed");
         let seal = match std::mem::take(self) {
             Stage::Open => None,

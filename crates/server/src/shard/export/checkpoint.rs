@@ -21,7 +21,7 @@ use crate::refusals::{unknown_block, wrong_epoch};
 use crate::shard::BlockSlot;
 use honeycomb_structures::{Answer, Snapshot, busy};
 use honeycomb_types::limits::FLUSH_COPIES_AT_ONCE;
-use honeycomb_types::{BlockAt, Bug, Kind, Time};
+use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::Status;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl ExportWork<'_> {
                 slot.exports.checkpoint = Some(Box::new(checkpoint));
                 self.overlaps.begun(slot, NewUse::Checkpoint);
                 self.checkpoints.blocks.entry(flush).or_default().push(at);
-                if kind == Kind::Kv {
+                if kind.attributes().extents.is_some() {
                     self.extents.keep(structure, flush);
                 }
                 slot.arm(index, self.agenda);

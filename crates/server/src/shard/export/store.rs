@@ -14,7 +14,7 @@ use crate::shard::{BlockOwner, BlockSlot, Effect};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, Snapshot};
 use honeycomb_types::limits::TIER_CHUNK;
-use honeycomb_types::{BlockAt, Bug, Kind};
+use honeycomb_types::{BlockAt, Bug};
 use honeycomb_wire::Status;
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ impl ExportWork<'_> {
         self.overlaps.begun(slot, NewUse::Copy);
         let (structure, kind) = (slot.owner.structure, slot.owner.kind);
         let bytes = slot.content_now(snapshot, sealed, self.config.block_size);
-        if kind == Kind::Kv {
+        if kind.attributes().extents.is_some() {
             self.extents.keep(structure, flush);
         }
         Ok((bytes, sealed))
