@@ -168,11 +168,10 @@ fn log_leaves_a_draining_server_while_it_is_written_and_followed() {
     let departure = loop {
         append(&log, b"", &record(count));
         count += 1;
-        if let Ok(departure) = departures.try_recv() {
+        if let Ok(departure) = departures.recv_timeout(Duration::from_millis(5)) {
             break departure;
         }
         assert!(count < 4000, "the server does not become empty");
-        std::thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(departure, Departure::Released);
     cluster.servers.remove(0).wait();
