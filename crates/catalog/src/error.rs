@@ -145,6 +145,13 @@ pub enum CatalogError {
         At(path)
     )]
     NotFlushable { path: Box<str>, name: Box<str>, kind: Kind },
+    /// A structure of the prefix cannot be flushed.
+    #[error(
+        "cannot flush {}: '{name}', a {kind}, cannot be flushed; create it in a prefix of its own, \
+            and flush the others",
+        At(path)
+    )]
+    HasUnflushable { path: Box<str>, name: Box<str>, kind: Kind },
     /// The journal of an earlier prefix at this place is not fully deleted.
     #[error(
         "cannot flush to '{path}' yet: the journal of an earlier prefix is being deleted there; \

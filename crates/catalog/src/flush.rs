@@ -606,7 +606,8 @@ impl Catalog {
         // A server names the kinds that it serves.
         let able = |id: &ServerId| {
             let server = self.pool.server(*id).filter(|server| server.flush);
-            server.is_some_and(|at| flush.structures.iter().all(|s| at.kinds.serves(s.kind)))
+            let mut listed = flush.structures.iter().filter(|s| s.flushes);
+            server.is_some_and(|at| listed.all(|s| at.kinds.serves(s.kind)))
         };
         let any = self.pool.servers().map(|(id, _)| id);
         let Some(server) = wrote.chain(any).find(able) else {
@@ -614,7 +615,8 @@ impl Catalog {
             self.flushes.retries.push(Reverse((again, number, Again::Commit)));
             let flush = self.flushes.all.get_mut(&number).expect("looked up just now");
             flush.attempts += 1;
-            flush.error = Some("no memory server with a flush_root is available".into());
+            let text = "no memory server with a flush_root serves all kinds of the prefix";
+            flush.error = Some(text.into());
             return self.show_flush(number);
         };
         effects.push(Effect::CommitFlush {

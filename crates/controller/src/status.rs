@@ -13,7 +13,9 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::FlushUnavailable { .. } => Status::FlushUnavailable,
         E::PersistsNowhere => Status::InvalidArgument,
         E::JournalGoes { .. } => Status::Busy,
-        E::NotJournaled { .. } | E::NotFlushable { .. } => Status::WrongKind,
+        E::NotJournaled { .. } | E::NotFlushable { .. } | E::HasUnflushable { .. } => {
+            Status::WrongKind
+        }
         E::OnlyInJournal { .. } => Status::DataLost,
         E::JournalThere { .. } => Status::AlreadyExists,
         E::FlushElsewhere { .. } => Status::PermissionDenied,

@@ -166,7 +166,7 @@ impl Catalog {
         let Some(nodes) = self.still(group, &members) else {
             return self.wait(group, LOOK_AGAIN);
         };
-        if let Err(e) = nodes.iter().try_for_each(|&n| self.need_sound_maps(n)) {
+        if let Err(e) = nodes.iter().try_for_each(|&n| self.need_content(n)) {
             return self.give_up_live(group, FlushState::Lost(e.to_string().into()), effects);
         }
         let mut blocks = BTreeMap::new();

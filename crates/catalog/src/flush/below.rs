@@ -60,6 +60,17 @@ impl Catalog {
         Err(CatalogError::NotFlushable { path, name, kind: new.kind })
     }
 
+    /// Refuses a requested flush of a prefix with a structure that cannot be flushed, or whose map is
+    /// damaged: the manifest would omit it (INV-10).
+    pub(super) fn need_content(&self, n: u32) -> Result<(), CatalogError> {
+        self.need_sound_maps(n)?;
+        let lacks = |s: &u32| !self.structures[*s].attributes().flushes;
+        let Some(s) = self.structures_of(n).find(lacks) else { return Ok(()) };
+        let structure = &self.structures[s];
+        let (path, name) = (self.dag.path_of(n).into(), structure.name.clone());
+        Err(CatalogError::HasUnflushable { path, name, kind: structure.kind })
+    }
+
     /// The reason why a structure cannot be flushed at the end of its prefix, if there is one: earlier
     /// versions allowed its kind there, or the map of a quarantined structure is damaged.
     pub(crate) fn unflushable(&self, s: u32) -> Option<Loss> {

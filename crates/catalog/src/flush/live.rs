@@ -390,6 +390,7 @@ impl Catalog {
         let Some(n) = found else { return Err("the prefix has ended".into()) };
         self.need_sound_maps(n).map_err(|e| e.to_string())?;
         if live.group == 0 && live.sources.is_none() {
+            self.need_content(n).map_err(|e| e.to_string())?;
             self.list_sources(n, live);
         }
         for source in live.sources.iter().flatten() {

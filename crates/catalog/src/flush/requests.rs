@@ -118,7 +118,7 @@ impl Catalog {
         let n = self.live_prefix(j, path)?;
         self.need_own(actor, n, "flush the prefix", path)?;
         self.need_loaded(n)?;
-        self.need_sound_maps(n)?;
+        self.need_content(n)?;
         let (directory, full) = self.external(j, place)?;
         Ok((n, directory, full))
     }

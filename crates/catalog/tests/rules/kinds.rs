@@ -278,6 +278,24 @@ fn custom_structure_in_prefix_with_journal_is_refused_by_name() {
     assert!(refused.to_string().contains("kind 0x80"), "{refused}");
 }
 
+/// The flush was complete without the structure.
+#[test]
+fn requested_flush_of_prefix_with_structure_that_cannot_be_flushed_is_refused_by_name() {
+    let (mut bench, job) = flushing_bench();
+    bench.create(job, "t", &[], LEASE).unwrap();
+    bench.make(job, kv("t", "table", 1)).unwrap();
+    let (actor, path, place) = (Actor::driver(job), "t", "copy");
+    let flush = |barrier| Command::FlushPrefix { actor, job, path, place, below: &[], barrier };
+    let Reply::Flushing { .. } = bench.run(flush(false)).unwrap() else { panic!("not begun") };
+    bench.make(job, of(0x80, "records")).unwrap();
+    for barrier in [false, true] {
+        let refused = bench.run(flush(barrier)).unwrap_err();
+        assert!(matches!(refused, CatalogError::HasUnflushable { .. }), "{refused}");
+        let text = refused.to_string();
+        assert!(text.contains("'records'") && text.contains("0x80"), "{text}");
+    }
+}
+
 #[test]
 fn blocks_of_custom_kind_that_move_leave_a_draining_server() {
     let (log, plain) = (elastic(0x80, "log"), spec(0x81, "plain", Router::Index));
