@@ -76,7 +76,8 @@ pub trait LowerTierReads {
     }
 
     /// Runs an operation that changes nothing, with those parts of the block that were read. If the operation
-    /// needs other ranges, they are read, and it runs again. The range in its answer (`Payload::Block`) need
+    /// needs other ranges, they are read, and it runs again. Ranges are within the length of `rests`; others
+    /// are refused (`Internal`). The range in its answer (`Payload::Block`) need
     /// not be among the read parts.
     fn read(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer;
 }

@@ -11,6 +11,7 @@
 //! ends.
 
 use super::BlockSlot;
+use super::on_disk::OnDisk;
 use super::promotion::heats;
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
 use super::request::{Request, generation_of};
@@ -21,7 +22,7 @@ use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Fetched, Operation, Outcome, Payload, Ticket, busy};
 use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{BlockAt, Generation, Time};
-use honeycomb_wire::Op;
+use honeycomb_wire::{Op, Status};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -60,6 +61,18 @@ impl Fetching {
     pub fn waits(&self) -> bool {
         self.needs > 0
     }
+}
+
+/// The refusal of a read that requests bytes that the block does not have in its lower tier: its kind is
+/// defective.
+fn outside(slot: &BlockSlot, op: Op, wanted: &[Range<usize>]) -> Answer {
+    let length = slot.residency.copy().map_or(0, OnDisk::length);
+    let (op, kind) = (op.name(), &slot.kind.spec().name);
+    let text = format!(
+        "{op} requested bytes {wanted:?} of a block with {length} bytes in its lower tier; this is \
+         a defect of the kind '{kind}'"
+    );
+    Answer::refuse(Status::Internal, text)
 }
 
 impl LowerReads<'_> {
@@ -132,9 +145,9 @@ impl LowerReads<'_> {
         mut fetching: Fetching,
     ) -> Option<Answer> {
         let slot = self.blocks.found(index);
-        let Fetching { op, args, fetched, .. } = &fetching;
+        let Fetching { op, ref args, ref fetched, .. } = fetching;
         let reads = slot.lower_tier_reads().expect("a block is demoted only with them");
-        let answer = reads.read(fetched, *op, args, fetching.payload());
+        let answer = reads.read(fetched, op, args, fetching.payload());
         let mut wanted = fetching.fetched.take_wanted();
         if let (true, Payload::Block(range)) = (wanted.is_empty(), &answer.payload) {
             if range.is_empty() {
@@ -148,7 +161,10 @@ impl LowerReads<'_> {
         if wanted.is_empty() {
             return Some(answer);
         }
-        let disk = slot.residency.copy().expect("INV-41: what is not in memory is on a disk");
+        let copy = slot.residency.copy();
+        let Some(disk) = copy.filter(|copy| wanted.iter().all(|range| copy.has(range))) else {
+            return Some(outside(slot, op, &wanted));
+        };
         let base = disk.slot as u64 * self.config.block_size as u64;
         let (tier, slot) = (disk.tier, disk.slot);
         let mut runs: Vec<Range<usize>> = Vec::with_capacity(wanted.len());

@@ -121,6 +121,11 @@ impl OnDisk {
         self.sums.truncate(floor / TIER_CHUNK);
     }
 
+    /// Whether the copy has these bytes.
+    pub fn has(&self, range: &Range<usize>) -> bool {
+        range.start <= range.end && range.end <= self.length
+    }
+
     /// The chunks around a range, and their checksums.
     pub fn chunks(&self, range: &Range<usize>) -> (Range<usize>, Vec<u32>) {
         assert!(

@@ -2,10 +2,11 @@
 
 use crate::common::{access, config, owner, shard};
 use honeycomb_block::Backing;
+use honeycomb_env::MemoryVolume;
 use honeycomb_server::{BlockMessage, Shard, ShardConfig};
 use honeycomb_structures::{
-    Answer, Content, Opening, Operation, Ops, Outcome, Registry, Rest, Snapshot, Structure,
-    StructureKind, Successor, Ticket,
+    Answer, Bytes, Content, Fetched, LowerTierReads, Opening, Operation, Ops, Outcome, Registry,
+    Rest, Snapshot, Structure, StructureKind, Successor, Ticket,
 };
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, KindSpec, OperationSpec, Route, Router, ServerId, ShardIx,
@@ -162,6 +163,88 @@ fn block_of_which_any_byte_may_change_stays_in_memory_without_lower_tier_reads()
     assert_eq!(shard.tiers().take_io().len(), 0);
     assert!(shard.reports().has_frame_for(block()));
     shard.owners().retain(block(), (0, u64::MAX)).expect("it has content");
+}
+
+/// A kind whose reads request bytes that its blocks do not have.
+struct Greedy;
+
+impl StructureKind for Greedy {
+    fn spec(&self) -> KindSpec {
+        KindSpec { name: "greedy".into(), ..Plain { whole: true }.spec() }
+    }
+
+    fn open(&self, _: &Opening) -> Box<dyn Structure> {
+        Box::new(Greedy)
+    }
+}
+
+impl Structure for Greedy {
+    fn content(&self) -> Option<&dyn Content> {
+        Some(self)
+    }
+
+    fn content_mut(&mut self) -> Option<&mut dyn Content> {
+        Some(self)
+    }
+}
+
+impl Ops for Greedy {
+    fn apply(&mut self, _: &mut Backing, _: &Operation<'_>, _: &[u8]) -> Outcome {
+        Outcome::Done(Answer::ok(1))
+    }
+
+    fn bytes_used(&self) -> u64 {
+        4096
+    }
+}
+
+impl Content for Greedy {
+    fn snapshot(&self, _: (u64, u64)) -> Snapshot {
+        Snapshot::plain(4096)
+    }
+
+    fn rests(&self) -> Rest {
+        Rest::Whole(4096)
+    }
+
+    fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {
+        Some(self)
+    }
+}
+
+impl LowerTierReads for Greedy {
+    fn read(&self, bytes: &Fetched, _: Op, _: &[u8], _: &[u8]) -> Answer {
+        bytes.wants(&(4096..8192));
+        Answer::ok(0)
+    }
+}
+
+/// The server ended.
+#[test]
+fn read_of_bytes_that_a_block_in_a_lower_tier_does_not_have_is_refused() {
+    let kinds = Registry::builtin().with(Greedy).unwrap();
+    let mut shard = shard_with(kinds, Kind::from_code(PLAIN).unwrap());
+    let disk = MemoryVolume::new();
+    shard.tiers().change_tier(block(), TierIx(1)).unwrap();
+    loop {
+        let requests = shard.tiers().take_io();
+        if requests.is_empty() {
+            break;
+        }
+        for io in requests {
+            let (id, done) = io.carry_out(&disk, 0);
+            shard.tiers().io_done(NOW, id, done);
+        }
+    }
+    shard.tick(NOW);
+    assert!(!shard.reports().has_frame_for(block()));
+    let op = Op::Custom(u16::from(PLAIN) << 8 | 1);
+    let header = RequestHeader { at: block(), grant: 1, ..RequestHeader::new(op) };
+    let outcome = shard.apply(NOW, &access(false), &header, &[], &[], Ticket(1));
+    let Outcome::Done(answer) = outcome else { panic!("nothing is read") };
+    assert_eq!(answer.status, Status::Internal);
+    let text = String::from_utf8_lossy(&answer.args).into_owned();
+    assert!(text.contains("[4096..8192]") && text.contains("'greedy'"), "{text}");
 }
 
 #[test]
