@@ -362,10 +362,13 @@ impl Records {
 
     pub fn stats(&self, block: &impl Bytes) -> Answer {
         let records = self.next_number - self.trimmed;
-        if self.trimmed > self.base && !block.wants(&self.entry(self.trimmed - 1)) {
-            return Answer::ok(0);
-        }
-        let bytes = (self.tail - self.end_below(block, self.trimmed)) as u64;
+        // Without records the block has no content: its index need not be in any tier.
+        let start = match (records, self.trimmed > self.base) {
+            (0, _) => self.tail,
+            (_, true) if !block.wants(&self.entry(self.trimmed - 1)) => return Answer::ok(0),
+            _ => self.end_below(block, self.trimmed),
+        };
+        let bytes = (self.tail - start) as u64;
         let stats = Stats {
             records,
             // Without the length byte of each tag.

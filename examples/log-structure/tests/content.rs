@@ -5,7 +5,7 @@ use honeycomb_structures::{
     Answer, Backing, BlockId, Fetched, ItemSink, Marks, Op, Opening, Operation, Outcome, Payload,
     Reclaimer, Rest, Routed, Status, Structure, StructureKind, Ticket, Time, put_routed,
 };
-use log_structure::{CODE, Log, Page, ScanArgs, page_records};
+use log_structure::{CODE, Log, Page, ScanArgs, Stats, page_records};
 use std::io;
 
 const BLOCK: usize = 64 << 10;
@@ -142,6 +142,28 @@ fn block_in_a_lower_tier_reads_as_in_memory() {
     let rest = ScanArgs { records: 1, bytes: 100, tag: b"" }.encode();
     assert_eq!(block.below("follow", &at(60, &rest)).status, Status::Ok);
     assert_eq!(block.below("follow", &at(200, &rest)).status, Status::Busy);
+}
+
+/// A block without records may have no bytes in its lower tier: the server ended when they were requested.
+#[test]
+fn trimmed_block_in_a_lower_tier_requests_no_bytes() {
+    let mut block = filled();
+    assert_eq!(block.run("trim", &at(200, b""), b"").value, 150);
+    let reads = block.structure.content().unwrap().lower_tier_reads().unwrap();
+    let rest = ScanArgs { records: 1, bytes: 100, tag: b"" }.encode();
+    for (name, args) in [
+        ("stats", Vec::new()),
+        ("read", at(100, b"")),
+        ("scan", at(0, &rest)),
+        ("follow", at(200, &rest)),
+    ] {
+        let mut fetched = Fetched::within(8 << 10);
+        let answer = reads.read(&fetched, code(name), &args, b"");
+        assert_eq!(fetched.take_wanted(), [], "{name}");
+        if name == "stats" {
+            assert_eq!(Stats::decode(&answer.args).unwrap().bytes, 0);
+        }
+    }
 }
 
 #[test]
