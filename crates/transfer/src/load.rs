@@ -353,7 +353,12 @@ fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Resu
 }
 
 fn load_custom(flushed: &Flushed, custom: &Custom, task: &Task<'_>, tell: &Tell<'_>) -> Result {
-    let loader = custom.spec().loader().expect("the kinds were checked");
+    // The servers of the kind may have changed since the kinds were checked.
+    let loader = custom.spec().loader().ok_or_else(|| {
+        let text =
+            format!("cannot load '{}': its kind has no operation that loads", task.structure.name);
+        Error::new(Status::WrongKind, text)
+    })?;
     let mut bytes = 0;
     for item in flushed.items(task.structure) {
         let item = item.map_err(of_flush)?;
