@@ -135,8 +135,25 @@ impl Catalog {
                     known.spec.name
                 ));
             }
+            if self.contradicts(kind, gone) {
+                return refuse(
+                    "structures of this kind in the cluster have another router or other traits"
+                        .into(),
+                );
+            }
         }
         Ok(())
+    }
+
+    /// Whether recorded structures differ from an announcement. The descriptions are not on the log: after a
+    /// restart of the controller, a server of another version could announce the kind before the servers
+    /// with its structures are back, which would then be refused.
+    fn contradicts(&self, kind: &AnnouncedKind, gone: &[ServerId]) -> bool {
+        self.structures.iter().any(|(_, s)| {
+            s.kind == kind.spec.kind
+                && (s.router, s.capabilities) != (kind.spec.router, kind.capabilities)
+                && s.blocks().all(|block| !gone.contains(&block.server()))
+        })
     }
 
     /// Whether a live server serves a kind, or a structure of it exists, without counting these servers and

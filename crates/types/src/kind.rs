@@ -340,6 +340,11 @@ impl KindSpec {
         if let Err(why) = named(&self.name) {
             return refuse(format!("its name: {why}"));
         }
+        let built_in = [Kind::File, Kind::Queue, Kind::Kv, Kind::Extents];
+        let reserved = built_in.iter().any(|kind| kind.name() == self.name);
+        if reserved && matches!(self.kind, Kind::Custom(_)) {
+            return refuse(format!("its name: '{}' is the name of a built-in kind", self.name));
+        }
         for (at, operation) in self.operations.iter().enumerate() {
             let OperationSpec { number, name, verbs, route, .. } = operation;
             if let Err(why) = named(name) {
@@ -416,6 +421,10 @@ mod tests {
     fn what_cannot_be_served_is_refused_with_the_reason() {
         let read = |number, name, route| OperationSpec::read(number, name, route);
         let refused = |spec: KindSpec| spec.check().expect_err("unsound").why;
+        for name in ["file", "queue", "kv", "extents"] {
+            let named = KindSpec { name: name.into(), ..spec(Router::Ends, Vec::new()) };
+            assert!(refused(named).contains("built-in"), "{name}");
+        }
         let twice = vec![read(1, "a", Route::Tail), read(1, "b", Route::Tail)];
         assert!(refused(spec(Router::Index, twice)).contains("appears twice"));
         let alike = vec![read(1, "a", Route::Tail), read(2, "a", Route::Tail)];

@@ -92,6 +92,33 @@ fn a_server_that_came_back_serves_its_kinds() {
     bench.make(job, of(0x80, "a")).unwrap();
 }
 
+/// The newcomer's description held, and the server with the structures was refused: its data was lost.
+#[test]
+fn newcomer_after_a_restart_does_not_redefine_a_kind_with_structures() {
+    let log = [spec(0x80, "log", Router::Index)];
+    let (mut bench, job, servers) = bench(&[&log]);
+    let made = bench.make(job, of(0x80, "a")).unwrap();
+    bench.restart();
+    let refused = bench.join_with("s9:1", 1, 20, false, &[elastic(0x80, "log")]).unwrap_err();
+    let refuses = matches!(refused, CatalogError::KindRefused { code: 0x80, .. });
+    assert!(refuses && refused.to_string().contains("traits"), "{refused}");
+    bench.join_with("s8:1", 1, 20, false, &log).unwrap();
+    let server = NewServer {
+        address: "s0:1",
+        incarnation: incarnation("s0:1"),
+        shards: 1,
+        blocks_per_shard: 20,
+        tiers: &[],
+        block_size: 65_536,
+        flush_root: "",
+        kinds: &log,
+    };
+    bench.run(Command::RejoinServer { server, member: servers[0] }).unwrap();
+    let at = made.map.entries[0].at;
+    assert_eq!(at.block.server(), servers[0]);
+    assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 2)]);
+}
+
 #[test]
 fn blocks_go_to_servers_that_serve_the_kind() {
     let log = spec(0x80, "log", Router::Index);

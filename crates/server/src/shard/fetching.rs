@@ -267,6 +267,10 @@ impl LowerReads<'_> {
 /// The block was promoted meanwhile.
 fn run_in_memory(slot: &mut BlockSlot, now: Time, fetching: &Fetching) -> Answer {
     let Fetching { ticket, op, args, .. } = fetching;
+    if slot.kind.operation(op.number()).is_some_and(|known| known.waits) {
+        // Repeated, it waits as long as its caller requested.
+        return busy(RETRY_WRITTEN_US);
+    }
     let operation = Operation { now, ticket: *ticket, op: *op, args, wait_until: now };
     let outcome = slot.structure.apply(&mut slot.backing, &operation, fetching.payload());
     let Outcome::Done(answer) = outcome else { unreachable!("a read waits for nothing") };
