@@ -46,8 +46,8 @@ pub trait Migrate {
     /// Whether no payload is arriving: every request that began before the freeze was answered.
     fn is_settled(&self) -> bool;
 
-    /// The state of the block beside its bytes: at most 6 times the block's size and 4 KiB. Times are given as
-    /// the time left, because clocks differ.
+    /// The state of the block beside its bytes: at most 6 times the block's size and 4 KiB. Times are given
+    /// as the time left, because clocks differ.
     fn image(&self, now: Time) -> Vec<u8>;
 
     /// Adopts the state of another block. May be repeated.
