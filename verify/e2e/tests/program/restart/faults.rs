@@ -16,6 +16,7 @@ use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{Field, Op, RequestHeader};
 use honeycomb_wire::{Status, attenuate};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 const KEY: [u8; 32] = [9; 32];
@@ -37,8 +38,13 @@ fn options(listen: SocketAddr) -> ControllerOptions {
     }
 }
 
+/// An address of the loopback interface that no other socket uses: while its controller is restarted, a
+/// listener of another test, or the source of a connection, could take a port of 127.0.0.1.
 fn anywhere() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let number = std::process::id() << 8 | LAST.fetch_add(1, Relaxed) & 0xff;
+    let [_, a, b, c] = number.to_be_bytes();
+    SocketAddr::from(([127, 64 | a & 63, b, c], 0))
 }
 
 fn server(controller: &Controller) -> MemoryServer {
