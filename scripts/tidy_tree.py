@@ -59,6 +59,8 @@ class Source:
     )  # offsets of items under #[cfg(test)]
     modules: list[Module] = field(default_factory=list)
     imports: set[str] = field(default_factory=set)
+    # Lines and texts of the messages of asserted invariants.
+    messages: list[tuple[int, str]] = field(default_factory=list)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -181,6 +183,9 @@ def read_rust(source: Source) -> None:
         first, last = found.span()
         if found[0] == "/*":
             last = comment_end(text, first)
+        if found[0].startswith('"INV-'):
+            message = re.sub(r"\{[^{}]*\}", "_", found[0].strip('"'))  # arguments are code
+            source.messages.append((source.line(first), message))
         if found[0].startswith(("//", "/*")):
             source.add_prose(first, re.sub(r"^(//[/!]?|/\*[*!]?)|\*/$", "", text[first:last]))
         parts += [text[at:first], blank(text[first:last])]
@@ -389,6 +394,10 @@ class Tree:
                 line, at = line + prose.count("\n", at, found.start()), found.start()
                 entry = entries[(found.lastindex or 1) - 1]
                 phrases.append((source.path, line, " ".join(found[0].split()), entry))
+            for line, message in source.messages:
+                for found in pattern.finditer(message):
+                    entry = entries[(found.lastindex or 1) - 1]
+                    phrases.append((source.path, line, " ".join(found[0].split()), entry))
         return phrases
 
     def config_line(self, section: str, key: str) -> int:

@@ -193,6 +193,11 @@ def test_phrase_in_prose_is_reported_where_it_begins(make: Make) -> None:
     assert found(root, "phrase") == [*expected, "protocol/a.py:1", "protocol/a.py:3"]
 
 
+def test_phrase_in_the_message_of_an_invariant_is_reported(make: Make) -> None:
+    code = 'fn f() {\n    assert!(a, "INV-19: what is sent stays");\n    log("what is sent");\n}\n'
+    assert found(make({"crates/a/src/lib.rs": code}, PHRASE), "phrase") == ["crates/a/src/lib.rs:2"]
+
+
 def test_phrase_in_code_or_across_comments_is_not_reported(make: Make) -> None:
     root = make(
         {

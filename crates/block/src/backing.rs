@@ -511,7 +511,7 @@ mod tests {
                 _ => assert_eq!(b.slice(start..end), &model[start..end]),
             }
             for (pin, bytes) in &pins {
-                assert_eq!(pin.bytes(), bytes, "what is pinned does not change");
+                assert_eq!(pin.bytes(), bytes, "pinned bytes do not change");
             }
         }
         assert_eq!(b.slice(0..LENGTH), model);

@@ -115,7 +115,7 @@ impl Custom {
     }
 
     /// Subscribes to changes: see `Listener`. `wanted` is a set of bits from `wire::notice::kinds`, of which
-    /// the kind reports those that it chooses. `InvalidArgument` if the kind reports none.
+    /// the kind chooses which changes it reports. `InvalidArgument` if the kind reports none.
     pub fn listen(&self, wanted: u16, filter: Filter) -> Result<Listener, Error> {
         if self.kind.attributes().notices == Notices::Never {
             return Err(self.refuse("a structure of this kind reports no changes"));

@@ -42,7 +42,7 @@ impl Handle for Kv {
 }
 
 impl Any {
-    /// The handle of a structure; `other` makes that of a structure of no built-in kind.
+    /// The handle of a structure; `other` makes it if the kind is not built in.
     pub(crate) fn of(
         structure: Structure,
         other: impl FnOnce(Structure) -> Result<Any, Error>,

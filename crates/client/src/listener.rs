@@ -507,7 +507,7 @@ fn has_no_content(notices: Notices) -> bool {
     matches!(notices, Notices::Keys | Notices::Chosen)
 }
 
-/// Whether a handover of length 0 is that of a block that moved to another server, with changes that no
+/// Whether a handover of length 0 reports a block that moved to another server, with changes that no
 /// content reports.
 fn moves_whole(notices: Notices) -> bool {
     matches!(notices, Notices::Items | Notices::Chosen)

@@ -317,7 +317,7 @@ impl Tail {
 }
 
 impl TailImage {
-    /// Reads what `Tail::put` has written.
+    /// Reads the image that `Tail::put` has written.
     pub fn get(from: &mut Reader<'_>) -> Result<TailImage, Answer> {
         let may_have = bool::get(from)?;
         let seal = match u8::get(from)? {

@@ -342,7 +342,11 @@ impl Lanes {
         let record = ResultRecord::new(hash, answer);
         let heap = record.heap_bytes();
         let lane = self.lane_mut(ix);
-        assert_eq!(lane.running, Some(sequence.0), "INV-16: only what runs has a result");
+        assert_eq!(
+            lane.running,
+            Some(sequence.0),
+            "INV-16: a mutation has a result that does not run"
+        );
         lane.running = None;
         if sequence.0 != lane.next {
             assert!(Bug::LostRetryRecord.active(), "INV-16: sequence {sequence} ran out of turn");

@@ -113,7 +113,7 @@ impl<T> Migrating<T> {
         Migrating { content, stage, thawed: false }
     }
 
-    /// The content, whatever the stage of its migration.
+    /// The content, at any stage of its migration.
     #[inline]
     pub fn content(&self) -> &T {
         &self.content
@@ -387,7 +387,7 @@ impl<T: Migrate> Movable for Migrating<T> {
 
     fn depart(&mut self, _now: Time, _moved: Vec<u8>) {
         let handed = self.sending().is_some_and(|sending| sending.handed);
-        assert!(handed, "INV-19: what departs is not read any more");
+        assert!(handed, "INV-19: content departs that may still be read");
         self.stage = Stage::Migrated;
         self.content.dismiss(&migrated());
     }
@@ -411,7 +411,7 @@ impl<T: Migrate> Movable for Migrating<T> {
     fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool) {
         let Ok(receiving) = self.receiving(move_id) else { return };
         if commit {
-            assert!(receiving.whole, "INV-19: only what was confirmed is committed");
+            assert!(receiving.whole, "INV-19: content is committed that was not confirmed");
             self.stage = Stage::Resident;
             self.content.resume(block, now, true);
         }

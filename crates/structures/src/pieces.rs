@@ -137,7 +137,10 @@ impl<T> Pieces<T> {
     /// Marks a piece as complete.
     pub fn complete(&mut self, ticket: Ticket) {
         let piece = self.piece_mut(ticket);
-        assert_eq!(piece.filled, piece.length, "INV-07: only what has arrived is committed");
+        assert_eq!(
+            piece.filled, piece.length,
+            "INV-07: a payload is committed before it has arrived"
+        );
         piece.complete = true;
     }
 

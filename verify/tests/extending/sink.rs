@@ -116,7 +116,7 @@ impl Cluster {
         self.source.on_exports(self.now, |work| work.move_word(block(1), word));
     }
 
-    /// The commit of a replica. At that of a relocation the source gets `MoveWord::Committed`, and departs.
+    /// The commit of a replica. The source of a relocation would get `MoveWord::Committed`, and depart.
     fn commit(&mut self) {
         self.replica.on_imports(self.now, |work| work.end(block(2), COPY, true)).unwrap();
         let stays = MoveWord::NotCommitted(Status::Removed, "the replica has joined".into());

@@ -103,7 +103,7 @@ fn state(bench: &mut Bench, job: JobId, number: u64) -> FlushState {
 /// All blocks freeze and are thawed; returns the requests after that.
 fn cut(bench: &mut Bench, cuts: &[(u64, BlockAt, u32, u128)]) -> Asked {
     for &(number, at, attempt, _) in cuts {
-        assert!(asked(bench).thaws.is_empty(), "INV-49: one goes on before all stand still");
+        assert!(asked(bench).thaws.is_empty(), "INV-49: a block is thawed before all are frozen");
         stopped(bench, (number, at, attempt), Ok(false));
     }
     let thaws = asked(bench).thaws;

@@ -41,7 +41,7 @@ impl Attention {
         self.uninspected = false;
     }
 
-    /// Whether a timer taken from the agenda is that of the block, which then has none any more.
+    /// Whether the block still has this timer, which was taken from the agenda. Then it has none any more.
     pub fn ends_timer(&mut self, at: BlockAt, due: Time) -> bool {
         let timer = self.timer;
         let listed = timer.is_none_or(|timer| timer >= due);

@@ -1,4 +1,4 @@
-//! The blocks of a shard: those in use, and those that are retained for a flush.
+//! The blocks of a shard, in use or retained for a flush.
 
 use super::BlockSlot;
 use super::export::RetainedBlock;

@@ -85,7 +85,7 @@ impl Shard {
         outcome
     }
 
-    /// How durable what a request has changed is, once it is answered.
+    /// The durability of a request's changes when it is answered.
     #[inline]
     pub fn durability_of(&mut self, header: &RequestHeader) -> Durability {
         if !self.has_journals {

@@ -77,7 +77,7 @@ impl LowerReads<'_> {
         };
         let BlockSlot { owner, residency, .. } = slot;
         let at = owner.at;
-        let disk = residency.copy().expect("INV-41: what is not in memory is on a disk");
+        let disk = residency.copy().expect("INV-41: bytes that are not in memory are on a disk");
         let written = disk.written;
         let (tier, disk_slot, on_disk) = (disk.tier, disk.slot, floor.min(disk.length()));
         let (mut pieces, mut reads) = (Vec::new(), Vec::new());

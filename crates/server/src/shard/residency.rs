@@ -323,7 +323,7 @@ impl Residency {
         }
     }
 
-    /// Gives up what is being read into memory, if anything is. Returns the memory, which is free.
+    /// Cancels a read of the block into memory. Returns the memory, which is free.
     pub fn stops_reading(&mut self) -> MemoryRoom {
         let is_read = self.is_being_read();
         let room = if is_read { self.room() } else { MemoryRoom::None };

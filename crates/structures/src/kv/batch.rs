@@ -331,8 +331,7 @@ impl<'a> WriteSet<'a> {
         for (write, place) in self.writes.iter().zip(placed) {
             if *place == WriteState::Beside {
                 let staged = store.table.find_staged(block, write.hash, write.key);
-                let staged =
-                    staged.expect("INV-38: what was staged is found until it is published");
+                let staged = staged.expect("INV-38: a staged write is lost before it is published");
                 store.table.remove(block, &staged);
             }
         }

@@ -112,7 +112,7 @@ impl LargeValues {
         large
     }
 
-    /// The extent of a value becomes that of a region; the value no longer exists.
+    /// A region takes over the extent of a value; the value no longer exists.
     pub fn convert(&mut self, id: u32) -> Large {
         let large = self.list[id as usize];
         self.bytes -= large_room(large.len);

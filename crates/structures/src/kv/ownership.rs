@@ -184,7 +184,7 @@ impl Ownership {
     /// Changes the use of the departing range.
     pub fn set_phase(&mut self, phase: Phase) {
         let range = self.departing.as_mut().expect("a range is on its way");
-        assert!(range.phase != Phase::Handed, "INV-19: what was handed over is not taken back");
+        assert!(range.phase != Phase::Handed, "INV-19: a range that was handed over is taken back");
         range.phase = phase;
         self.update_calm();
     }
@@ -197,8 +197,9 @@ impl Ownership {
 
     /// The departing range belongs to the block that these arguments of `Moved` name.
     pub fn depart(&mut self, moved: Vec<u8>) {
-        let range = self.departing.take().expect("INV-19: only what was handed over departs");
-        assert_eq!(range.phase, Phase::Handed, "INV-19: what departs is not read any more");
+        let range =
+            self.departing.take().expect("INV-19: a range departs that was not handed over");
+        assert_eq!(range.phase, Phase::Handed, "INV-19: content departs that may still be read");
         let Departing { start, end, .. } = range;
         self.departed.truncate(DEPARTED_MAX - 1);
         self.departed.insert(0, Departed { start, end, moved: moved.into() });
@@ -230,7 +231,7 @@ impl Ownership {
     /// The arriving range belongs to the block.
     pub fn arrive(&mut self) -> Joined {
         let range = self.arriving.take().expect("a range that was sent here");
-        assert!(range.whole, "INV-19: only what was confirmed is committed");
+        assert!(range.whole, "INV-19: content is committed that was not confirmed");
         let joined = if range.start == self.start && range.end == self.end {
             Joined::Whole
         } else if range.start > self.end {

@@ -146,7 +146,7 @@ impl Movable for Partition {
     }
 
     fn depart(&mut self, now: Time, moved: Vec<u8>) {
-        let export = self.export.take().expect("INV-19: only what was handed over departs");
+        let export = self.export.take().expect("INV-19: a range departs that was not handed over");
         self.store.ownership.depart(moved);
         self.discards.add(export.depart(&mut self.store.table));
         self.planner.departed(&mut self.store.table, now);

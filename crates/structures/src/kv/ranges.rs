@@ -81,7 +81,7 @@ impl RangeMap {
         self.regions.split_off(place)
     }
 
-    /// Replaces all regions; returns those that were there.
+    /// Replaces all regions; returns the former ones.
     pub fn replace(&mut self, starts: Vec<u64>, regions: Vec<u32>) -> Vec<u32> {
         self.starts = starts;
         std::mem::replace(&mut self.regions, regions)

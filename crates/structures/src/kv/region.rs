@@ -375,7 +375,7 @@ impl Region {
     }
 
     fn relay_with(&mut self, block: &mut Backing, to: Range<usize>, index: Index) {
-        assert!(!self.fixed, "INV-19: what is being sent here keeps its layout");
+        assert!(!self.fixed, "INV-19: a region that is being sent changes its layout");
         let from = self.at + self.log_start()..self.at + self.end;
         let log = to.start + HEADER + index.len();
         let mut words = None;

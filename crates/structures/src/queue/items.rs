@@ -64,7 +64,7 @@ impl ItemLog {
         self.count
     }
 
-    /// Items and bytes that were ever put, with those that are still arriving.
+    /// Items and bytes that were ever put, including payloads that are still arriving.
     pub fn amount(&self) -> (u64, u64) {
         let arriving = (self.pieces.tail() - self.pieces.committed()) as u64;
         (self.through() + self.promised as u64, self.put_bytes + arriving)

@@ -88,7 +88,7 @@ impl QueueSegment {
         Ok(lengths)
     }
 
-    /// Whether the bound has room for a put that arrives now, behind those that wait; `None` if that is not
+    /// Whether the bound has room for a put that arrives now, behind the waiting ones; `None` if that is not
     /// known yet.
     fn admits(&self, items: u64, bytes: u64) -> Option<bool> {
         Some(self.within_bound(items, bytes)? && !self.waiters.anybody_puts())

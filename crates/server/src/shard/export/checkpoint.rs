@@ -255,7 +255,7 @@ impl ExportWork<'_> {
         if let Some(blocks) = self.checkpoints.blocks.get_mut(&checkpoint.flush) {
             blocks.retain(|other| *other != at);
         }
-        // The timer was that of the checkpoint: the next tick handles what is due for the structure.
+        // The checkpoint had set the timer: the next tick handles the deadlines of the structure.
         self.agenda.rearm(index, &mut slot.attention, self.now);
         if !slot.inbox.is_empty() {
             self.agenda.changed(at);
