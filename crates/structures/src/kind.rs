@@ -42,11 +42,11 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// The only block of an unbounded structure.
-    fn sample() -> Opening {
+    /// The only block of an unbounded structure, of so many bytes.
+    pub fn alone(block_size: usize) -> Opening {
         Opening {
             block: BlockId(0),
-            block_size: BLOCK_SIZE_MIN as usize,
+            block_size,
             start: 0,
             end: u64::MAX,
             max_items: 0,
@@ -183,7 +183,7 @@ impl Registered {
     fn new(kind: Box<dyn StructureKind>) -> Result<Registered, InvalidKind> {
         let spec = kind.spec();
         spec.check()?;
-        let mut sample = kind.open(&Opening::sample());
+        let mut sample = kind.open(&Opening::alone(BLOCK_SIZE_MIN as usize));
         check_capabilities(&spec, &mut *sample)?;
         let capabilities = capabilities(&spec, &mut *sample);
         let mut operations = [None; 256];
@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn built_in_kinds_have_the_capabilities_of_their_descriptions() {
         let names = |kind: &dyn StructureKind| {
-            let mut block = kind.open(&Opening::sample());
+            let mut block = kind.open(&Opening::alone(BLOCK_SIZE_MIN as usize));
             let changing = block.content_mut().is_some();
             assert_eq!(block.content().is_some(), changing, "both accessors agree");
             let all = [
@@ -456,7 +456,8 @@ mod tests {
     #[test]
     fn attributes_of_built_in_kinds_are_those_of_their_blocks() {
         for registered in &Registry::builtin().kinds {
-            let (kind, mut block) = (registered.spec.kind, registered.open(&Opening::sample()));
+            let (kind, mut block) =
+                (registered.spec.kind, registered.open(&Opening::alone(BLOCK_SIZE_MIN as usize)));
             let attributes = kind.attributes();
             assert_eq!(attributes.relocates, block.movable().is_some(), "{kind}");
             assert_eq!(attributes.journals, block.journaled().is_some(), "{kind}");

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use honeycomb_structures::{
-    Answer, Backing, BlockId, Fetched, ItemSink, Marks, Op, Opening, Operation, Outcome, Payload,
-    Reclaimer, Rest, Routed, Status, Structure, StructureKind, Ticket, Time, put_routed,
+    Answer, Backing, Fetched, ItemSink, Op, Opening, Operation, Outcome, Payload, Reclaimer, Rest,
+    Routed, Status, Structure, StructureKind, Ticket, Time, put_routed,
 };
 use log_structure::{CODE, Log, Page, ScanArgs, Stats, page_records};
 use std::io;
@@ -17,17 +17,7 @@ struct Block {
 
 impl Block {
     fn new() -> Block {
-        let opening = Opening {
-            block: BlockId::default(),
-            block_size: BLOCK,
-            start: 0,
-            end: u64::MAX,
-            max_items: 0,
-            max_bytes: 0,
-            first: true,
-            marks: Marks::default(),
-            importing: 0,
-        };
+        let opening = Opening::alone(BLOCK);
         let backing = Backing::map(BLOCK, &Reclaimer::inline()).unwrap();
         Block { structure: Log.open(&opening), backing }
     }

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use honeycomb_structures::{
-    Answer, Backing, BlockId, Event, Kind, Marks, Op, Opening, Operation, Outcome, Payload,
-    Reclaimer, Routed, Status, Structure, StructureKind, Successor, Ticket, Time, put_routed,
+    Answer, Backing, Event, Kind, Op, Opening, Operation, Outcome, Payload, Reclaimer, Routed,
+    Status, Structure, StructureKind, Successor, Ticket, Time, put_routed,
 };
 use log_structure::{
     CODE, Log, NOT_YET_WRITTEN, Page, Record, ScanArgs, Stats, TAG_MAX, TAG_TOO_LONG, TRIMMED,
@@ -49,17 +49,7 @@ impl Chain {
     }
 
     fn add(&mut self, start: u64) {
-        let opening = Opening {
-            block: BlockId::default(),
-            block_size: self.size,
-            start: 0,
-            end: u64::MAX,
-            max_items: 0,
-            max_bytes: 0,
-            first: start == 0,
-            marks: Marks::default(),
-            importing: 0,
-        };
+        let opening = Opening { first: start == 0, ..Opening::alone(self.size) };
         let backing = Backing::map(self.size, &Reclaimer::inline()).unwrap();
         let (structure, sealed, drained) = (Log.open(&opening), None, false);
         self.blocks.push(Held { structure, backing, start, sealed, drained });

@@ -475,8 +475,8 @@ impl Bench {
         }
     }
 
-    /// A server reconnects to a restarted controller and reports its blocks.
-    pub fn back(&mut self, server: ServerId, held: &[(BlockAt, StructureId)]) {
+    /// A server reconnects to a restarted controller, and announces these kinds.
+    pub fn rejoin(&mut self, server: ServerId, kinds: &[AnnouncedKind]) {
         let status = self.status();
         let member = status.servers.iter().find(|s| s.server == server).unwrap();
         let new = NewServer {
@@ -487,9 +487,14 @@ impl Bench {
             tiers: &[],
             block_size: 65_536,
             flush_root: "/flush",
-            kinds: &[],
+            kinds,
         };
         self.run(Command::RejoinServer { server: new, member: server }).unwrap();
+    }
+
+    /// A server reconnects to a restarted controller and reports its blocks.
+    pub fn back(&mut self, server: ServerId, held: &[(BlockAt, StructureId)]) {
+        self.rejoin(server, &[]);
         let held = held.iter().map(|&(at, structure)| HeldBlock {
             at,
             structure,

@@ -1,7 +1,7 @@
 //! Custom kinds: their announcement by servers, the placement of their blocks, and how they grow and shrink
 //! (INV-17, 20).
 
-use crate::common::{Bench, LEASE, file, incarnation, kv};
+use crate::common::{Bench, LEASE, file, kv};
 use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, NewServer, NewStructure, Opened, PrefixOptions, Reply,
     Router, Seal,
@@ -76,17 +76,7 @@ fn a_server_that_came_back_serves_its_kinds() {
     let log = [spec(0x80, "log", Router::Index)];
     let (mut bench, job, servers) = bench(&[&log]);
     bench.restart();
-    let server = NewServer {
-        address: "s0:1",
-        incarnation: incarnation("s0:1"),
-        shards: 1,
-        blocks_per_shard: 20,
-        tiers: &[],
-        block_size: 65_536,
-        flush_root: "",
-        kinds: &log,
-    };
-    bench.run(Command::RejoinServer { server, member: servers[0] }).unwrap();
+    bench.rejoin(servers[0], &log);
     bench.run(Command::Inventory { server: servers[0], held: &[], last: true }).unwrap();
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 1)]);
     bench.make(job, of(0x80, "a")).unwrap();
@@ -103,17 +93,7 @@ fn newcomer_after_a_restart_does_not_redefine_a_kind_with_structures() {
     let refuses = matches!(refused, CatalogError::KindRefused { code: 0x80, .. });
     assert!(refuses && refused.to_string().contains("traits"), "{refused}");
     bench.join_with("s8:1", 1, 20, false, &log).unwrap();
-    let server = NewServer {
-        address: "s0:1",
-        incarnation: incarnation("s0:1"),
-        shards: 1,
-        blocks_per_shard: 20,
-        tiers: &[],
-        block_size: 65_536,
-        flush_root: "",
-        kinds: &log,
-    };
-    bench.run(Command::RejoinServer { server, member: servers[0] }).unwrap();
+    bench.rejoin(servers[0], &log);
     let at = made.map.entries[0].at;
     assert_eq!(at.block.server(), servers[0]);
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 2)]);
