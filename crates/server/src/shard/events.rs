@@ -195,13 +195,12 @@ impl Shard {
 
     /// Handles the events of a block.
     fn take_events(&mut self, now: Time, index: usize) {
-        let Some(slot) = self.blocks.get_mut(index) else { return };
-        self.agenda.touch(index, &mut slot.attention);
-        while let Some(event) = self.blocks.get_mut(index).and_then(|s| s.structure.event()) {
+        while let Some(slot) = self.blocks.get_mut(index) {
+            self.agenda.touch(index, &mut slot.attention);
+            let Some(event) = slot.structure.event() else {
+                return slot.write_journal(&mut self.out);
+            };
             self.event(now, index, event);
-        }
-        if let Some(slot) = self.blocks.get_mut(index) {
-            slot.write_journal(&mut self.out);
         }
     }
 

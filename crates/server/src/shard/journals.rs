@@ -10,13 +10,13 @@ use super::blocks::Blocks;
 use super::outbox::Outbox;
 use super::{BlockOwner, BlockSlot, Shard};
 use honeycomb_block::Pin;
-use honeycomb_structures::{Ends, Journaled, Structure, ToStore};
+use honeycomb_structures::{Answer, Ends, Journaled, Structure, ToStore};
 use honeycomb_tiers::{JournalOwner, JournalStructure, Record, RecordEnds};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, JOURNAL_RETRY_MAX};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::JournalAt;
-use honeycomb_wire::{Durability, Op, RequestHeader};
+use honeycomb_wire::{Durability, Op, RequestHeader, Status};
 
 /// Where the changes of a block go, and how far that is.
 pub(super) struct Journal {
@@ -136,10 +136,15 @@ impl JournalWork<'_> {
 
 impl BlockSlot {
     /// The changes of the block are answered when they are in a journal. Returns the journal if it must be
-    /// begun; `None` for a kind that cannot have one. Idempotent.
-    pub(super) fn opens_journal(&mut self, at: JournalAt) -> Option<Option<JournalBegin>> {
+    /// begun. Refused for a kind that cannot have one. Idempotent.
+    pub(super) fn opens_journal(&mut self, at: JournalAt) -> Result<Option<JournalBegin>, Answer> {
         if self.journal.is_none() {
-            self.structure.journaled()?.hold_back();
+            let journaled = self.structure.journaled().ok_or_else(|| {
+                let kind = self.owner.kind.name();
+                let text = format!("changes to a {kind} cannot be acknowledged as flushed");
+                Answer::refuse(Status::WrongKind, text)
+            })?;
+            journaled.hold_back();
             self.journal = Some(Box::new(Journal {
                 at,
                 begun: !self.owner.first,
@@ -150,8 +155,8 @@ impl BlockSlot {
                 again_at: None,
             }));
         }
-        let journal = self.journal.as_ref()?;
-        Some((!journal.begun).then(|| journal.begin(&self.owner)))
+        let journal = self.journal.as_ref().expect("the block has a journal from here on");
+        Ok((!journal.begun).then(|| journal.begin(&self.owner)))
     }
 
     /// Begins the next record of the block, if there is something and nothing is on its way.

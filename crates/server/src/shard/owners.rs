@@ -60,14 +60,12 @@ impl Shard {
         }
         let Some(journal) = journal else { return Ok(None) };
         let slot = self.blocks.at(owner.at).expect("the block was just opened");
-        let Some(begin) = slot.opens_journal(journal) else {
-            self.owners().free(owner.at);
-            let kind = owner.kind.name();
-            let text = format!("changes to a {kind} cannot be acknowledged as flushed");
-            return Err(Answer::refuse(Status::WrongKind, text));
-        };
-        self.has_journals = true;
-        Ok(begin)
+        let begin = slot.opens_journal(journal);
+        match &begin {
+            Ok(_) => self.has_journals = true,
+            Err(_) => drop(self.owners().free(owner.at)),
+        }
+        begin
     }
 }
 
