@@ -6,7 +6,7 @@ use honeycomb_env::MemoryVolume;
 use honeycomb_server::{BlockMessage, Shard, ShardConfig};
 use honeycomb_structures::{
     Answer, Bytes, Content, Fetched, LowerTierReads, Opening, Operation, Ops, Outcome, Registry,
-    Rest, Snapshot, Structure, StructureKind, Successor, Ticket,
+    Rest, Routed, Snapshot, Structure, StructureKind, Successor, Ticket, Waits, put_routed,
 };
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, KindSpec, OperationSpec, Route, Router, ServerId, ShardIx,
@@ -165,12 +165,16 @@ fn block_of_which_any_byte_may_change_stays_in_memory_without_lower_tier_reads()
     shard.owners().retain(block(), (0, u64::MAX)).expect("it has content");
 }
 
-/// A kind whose reads request bytes that its blocks do not have.
+/// A kind with a read that requests bytes that its blocks do not have, and one that waits.
 struct Greedy;
+
+const AWAIT: u8 = 2;
 
 impl StructureKind for Greedy {
     fn spec(&self) -> KindSpec {
-        KindSpec { name: "greedy".into(), ..Plain { whole: true }.spec() }
+        let mut spec = KindSpec { name: "greedy".into(), ..Plain { whole: true }.spec() };
+        spec.operations.push(OperationSpec::read(AWAIT, "await", Route::Key).that_waits());
+        spec
     }
 
     fn open(&self, _: &Opening) -> Box<dyn Structure> {
@@ -178,7 +182,19 @@ impl StructureKind for Greedy {
     }
 }
 
+impl Waits for Greedy {
+    fn tick(&mut self, _: &mut Backing, _: Time) {}
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+}
+
 impl Structure for Greedy {
+    fn waits(&mut self) -> Option<&mut dyn Waits> {
+        Some(self)
+    }
+
     fn content(&self) -> Option<&dyn Content> {
         Some(self)
     }
@@ -213,35 +229,76 @@ impl Content for Greedy {
 }
 
 impl LowerTierReads for Greedy {
-    fn read(&self, bytes: &Fetched, _: Op, _: &[u8], _: &[u8]) -> Answer {
-        bytes.wants(&(4096..8192));
+    fn read(&self, bytes: &Fetched, op: Op, _: &[u8], _: &[u8]) -> Answer {
+        bytes.wants(if op == greedy(AWAIT) { &(0..4096) } else { &(4096..8192) });
         Answer::ok(0)
     }
+}
+
+/// The operation of this number.
+fn greedy(number: u8) -> Op {
+    Op::Custom(u16::from(PLAIN) << 8 | u16::from(number))
+}
+
+/// A shard with a block of this kind in its lower tier, and the disk of that.
+fn greedy_below() -> (Shard, MemoryVolume) {
+    let kinds = Registry::builtin().with(Greedy).unwrap();
+    let mut shard = shard_with(kinds, Kind::from_code(PLAIN).unwrap());
+    let disk = MemoryVolume::new();
+    shard.tiers().change_tier(block(), TierIx(1)).unwrap();
+    carry_out(&mut shard, &disk);
+    shard.tick(NOW);
+    assert!(!shard.reports().has_frame_for(block()));
+    (shard, disk)
+}
+
+/// Carries out the I/O of a shard, until there is no more.
+fn carry_out(shard: &mut Shard, disk: &MemoryVolume) {
+    loop {
+        let requests = shard.tiers().take_io();
+        if requests.is_empty() {
+            return;
+        }
+        for io in requests {
+            let (id, done) = io.carry_out(disk, 0);
+            shard.tiers().io_done(NOW, id, done);
+        }
+    }
+}
+
+fn ask(shard: &mut Shard, number: u8, args: &[u8]) -> Outcome {
+    let header = RequestHeader { at: block(), grant: 1, ..RequestHeader::new(greedy(number)) };
+    shard.apply(NOW, &access(false), &header, args, &[], Ticket(1))
+}
+
+/// The read was answered at once, as if its time were over.
+#[test]
+fn waiting_read_whose_block_is_promoted_meanwhile_is_repeated() {
+    let (mut shard, disk) = greedy_below();
+    let mut args = Vec::new();
+    put_routed(Routed::Key(b"k"), &mut args);
+    assert_eq!(ask(&mut shard, AWAIT, &args), Outcome::Parked);
+    let fetches = shard.tiers().take_io();
+    assert_eq!(fetches.len(), 1);
+    shard.tiers().change_tier(block(), TierIx::MEMORY).unwrap();
+    carry_out(&mut shard, &disk);
+    assert!(shard.reports().has_frame_for(block()));
+    for io in fetches {
+        let (id, done) = io.carry_out(&disk, 0);
+        shard.tiers().io_done(NOW, id, done);
+    }
+    let (ticket, answer) = shard.out().completed().expect("the fetch has ended");
+    assert_eq!((ticket, answer.status), (Ticket(1), Status::Busy));
+    assert!(answer.value > 0, "the refusal has a retry delay");
+    let Outcome::Done(repeated) = ask(&mut shard, AWAIT, &args) else { panic!("it waits") };
+    assert_eq!((repeated.status, repeated.value), (Status::Ok, 1), "the block is in memory");
 }
 
 /// The server ended.
 #[test]
 fn read_of_bytes_that_a_block_in_a_lower_tier_does_not_have_is_refused() {
-    let kinds = Registry::builtin().with(Greedy).unwrap();
-    let mut shard = shard_with(kinds, Kind::from_code(PLAIN).unwrap());
-    let disk = MemoryVolume::new();
-    shard.tiers().change_tier(block(), TierIx(1)).unwrap();
-    loop {
-        let requests = shard.tiers().take_io();
-        if requests.is_empty() {
-            break;
-        }
-        for io in requests {
-            let (id, done) = io.carry_out(&disk, 0);
-            shard.tiers().io_done(NOW, id, done);
-        }
-    }
-    shard.tick(NOW);
-    assert!(!shard.reports().has_frame_for(block()));
-    let op = Op::Custom(u16::from(PLAIN) << 8 | 1);
-    let header = RequestHeader { at: block(), grant: 1, ..RequestHeader::new(op) };
-    let outcome = shard.apply(NOW, &access(false), &header, &[], &[], Ticket(1));
-    let Outcome::Done(answer) = outcome else { panic!("nothing is read") };
+    let (mut shard, _) = greedy_below();
+    let Outcome::Done(answer) = ask(&mut shard, 1, &[]) else { panic!("nothing is read") };
     assert_eq!(answer.status, Status::Internal);
     let text = String::from_utf8_lossy(&answer.args).into_owned();
     assert!(text.contains("[4096..8192]") && text.contains("'greedy'"), "{text}");
