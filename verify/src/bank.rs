@@ -35,8 +35,13 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
             "crates/server/tests/shard/write_cache.rs"
         }
         Bug::CancelNotRepeated => "crates/server/src/link/inventory.rs",
-        Bug::ImportMakesReadersWait => "crates/structures/tests/structures/moves/targets.rs",
-        Bug::BeginNotRepeated | Bug::PartsLimitedAsEntries => "crates/server/tests/shard/moves.rs",
+        Bug::ImportMakesReadersWait | Bug::MoveServesEarly | Bug::MoveServesLate => {
+            "crates/structures/tests/structures/moves/targets.rs"
+        }
+        Bug::BeginNotRepeated | Bug::MoveBegunTwice | Bug::PartsLimitedAsEntries => {
+            "crates/server/tests/shard/moves.rs"
+        }
+        Bug::MoveCancelLeaks => "crates/catalog/tests/rules/moves.rs",
         Bug::UnopenedInMemory => "crates/catalog/tests/rules/rejoin.rs",
         Bug::DiscardFlushes
         | Bug::JobEndUnlogged

@@ -7,7 +7,7 @@ use honeycomb_catalog::{
     Reply, Report,
 };
 use honeycomb_types::limits::{MOVE_MAX, SLOT_WIDTH};
-use honeycomb_types::{BlockAt, Epoch, Generation, JobId, MoveId, ServerId, StructureId, Way};
+use honeycomb_types::{BlockAt, Bug, Epoch, Generation, JobId, MoveId, ServerId, StructureId, Way};
 
 /// Hashes of a 64th of all.
 const PART: u64 = 1 << 58;
@@ -261,6 +261,36 @@ fn what_was_cancelled_is_never_committed() {
     cancel(&mut bench, nobody, a, id);
     let refused = commit(&mut bench, nobody, a, id, b);
     assert_eq!(refused, Err(CatalogError::UnknownStructure { structure: nobody }));
+}
+
+/// Begins a split and cancels it. The new block is free when its server has confirmed it.
+fn cancelled_split() {
+    let (mut bench, job, opened) = setup(1);
+    let (s, a) = (opened.structure, opened.map.entries[0].at);
+    let free = bench.status().free;
+    let (id, entry) = begin(&mut bench, s, a, Some(32 * PART)).unwrap();
+    assert_eq!(bench.status().free, free - 1);
+    cancel(&mut bench, s, a, id);
+    let freed = |effect: &Effect| match effect {
+        Effect::FreeBlock { at, .. } => *at == entry.at,
+        _ => false,
+    };
+    assert!(bench.effects.iter().any(freed), "{:?}", bench.effects);
+    bench.confirm(&[entry.at]);
+    assert_eq!(bench.status().free, free);
+    assert_eq!(bench.tree(job)[1].structures[0].blocks, 1);
+}
+
+#[test]
+fn cancelled_split_frees_its_block() {
+    cancelled_split();
+}
+
+#[test]
+#[should_panic(expected = "INV-02")]
+fn cancelled_split_that_does_not_free_its_block_is_caught() {
+    Bug::arm(Some(Bug::MoveCancelLeaks));
+    cancelled_split();
 }
 
 #[test]

@@ -265,6 +265,34 @@ fn move_whose_beginning_was_not_answered_is_cancelled_and_requested_anew() {
     assert!(!planted.sent.is_empty());
 }
 
+/// The answer about a cancelled move, which the controller gave before it received the cancellation. Parts of
+/// the first try may be in flight: the target would count them as parts of the second one.
+#[test]
+fn cancelled_move_is_not_begun_again_under_its_number() {
+    for planted in [false, true] {
+        let mut world = World::new();
+        world.begin();
+        assert!(!world.sent.is_empty());
+        world.shard.peer_event(world.now, line(), PeerEvent::Lost);
+        let effects = world.shard.out().take_effects();
+        assert!(matches!(effects[0], Effect::CancelMove { id: ID, .. }), "{effects:?}");
+        world.sent.clear();
+        let start = loop {
+            world.pass(Duration::from_millis(10));
+            world.put(1);
+            if let [Effect::BeginMove { start, .. }] = world.shard.out().take_effects()[..] {
+                break start;
+            }
+        };
+        Bug::arm(Some(Bug::MoveBegunTwice).filter(|_| planted));
+        world.let_begin(start);
+        Bug::arm(None);
+        let effects = world.shard.out().take_effects();
+        let cancelled = matches!(effects[..], [Effect::CancelMove { id: ID, .. }, ..]);
+        assert_eq!((cancelled, world.sent.is_empty()), (!planted, !planted), "{effects:?}");
+    }
+}
+
 /// A block that must leave repeats a refused request, gives everything away with its records, and stays if
 /// its server stays. A writer asks the controller after `WrongEpoch`, and learns what became of the
 /// structure. Seed 629327 of the simulator.

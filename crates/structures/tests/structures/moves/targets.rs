@@ -60,3 +60,37 @@ fn move_that_the_controller_has_ended_does_not_begin_beside_another() {
     assert_eq!(target.begin_export(block, start, end).unwrap_err().status, Status::Busy);
     target.begin_export(block, start, last).unwrap();
 }
+
+/// Until everything has arrived the source alone serves a range, and the target sends readers there. Once the
+/// range is handed over, neither answers before the controller has decided.
+#[test]
+fn range_in_transfer_is_read_at_no_two_blocks() {
+    let mut pair = Pair::new();
+    (0..200).for_each(|n| pair.put(&key(n), b"value"));
+    pair.begin(1, 31);
+    let Under { from, to, start, end, .. } = pair.under.unwrap();
+    let moves = |key: &Vec<u8>| (start..=end).contains(&key_hash(key));
+    let moving = (0..200).map(key).find(moves).unwrap();
+    let read = |pair: &mut Pair, place: usize, bug: Option<Bug>| {
+        Bug::arm(bug);
+        let status = pair.driver(place).run(Op::KvGet, &moving, b"").status;
+        Bug::arm(None);
+        status
+    };
+    let early = Some(Bug::MoveServesEarly);
+    assert_eq!(read(&mut pair, from, None), Status::Ok);
+    assert_eq!(read(&mut pair, to, None), Status::WrongRange);
+    assert_eq!(read(&mut pair, to, early), Status::KeyNotFound, "it answers without the key");
+    pair.count().unwrap();
+    assert_eq!(read(&mut pair, from, None), Status::Ok);
+    assert_eq!(read(&mut pair, to, None), Status::Busy);
+    assert_eq!(read(&mut pair, to, early), Status::KeyNotFound, "it answers before the commit");
+    pair.mover(from).0.hand_over();
+    assert_eq!(read(&mut pair, from, None), Status::Busy);
+    assert_eq!(read(&mut pair, to, None), Status::Busy);
+    let late = Some(Bug::MoveServesLate);
+    assert_eq!(read(&mut pair, from, late), Status::Ok, "it answers after the hand-over");
+    pair.cancel();
+    assert_eq!(read(&mut pair, from, None), Status::Ok);
+    pair.check();
+}
