@@ -320,7 +320,8 @@ impl Shard {
         }
         slot.pace.wrote(now, payload.len());
         if !attributes.mutates && slot.backing.floor() > 0 && slot.is_whole() {
-            return match self.tiers().reads().read_below(now, index, &request, payload) {
+            return match self.tiers().reads().read_below((now, clock_ms), index, &request, payload)
+            {
                 Some(answer) => self.conclude(now, index, &request, Outcome::Done(answer)),
                 None => Outcome::Parked,
             };

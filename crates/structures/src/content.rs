@@ -78,6 +78,7 @@ pub trait LowerTierReads {
     /// Runs an operation that changes nothing, with those parts of the block that were read. If the operation
     /// needs other ranges, they are read, and it runs again. Ranges are within the length of `rests`; others
     /// are refused (`Internal`). The range in its answer (`Payload::Block`) need
-    /// not be among the read parts.
+    /// not be among the read parts. An operation that has to wait is answered with `NotYet`, and is then
+    /// parked by `Waits::park` if its caller waits.
     fn read(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer;
 }

@@ -1,9 +1,12 @@
 //! Requests that wait at a block, its timers, its subscribers, and its extents elsewhere.
 
-use crate::Ticket;
+use crate::{Operation, Outcome, Ticket, busy};
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
 use honeycomb_wire::Status;
+
+/// Delay before a caller repeats an operation that is not parked in a lower tier, in microseconds.
+const REPEAT_US: u64 = 50_000;
 
 /// A block with requests that wait, or work that is due at a time.
 ///
@@ -11,6 +14,14 @@ use honeycomb_wire::Status;
 /// `Event::Answered` with its ticket answers it later, at the latest when `tick` is called at `wait_until`
 /// (`Status::NotYet`). `cancel` withdraws it.
 pub trait Waits {
+    /// Parks an operation of a block in a lower tier, as `apply` does in memory. The shard calls it at once
+    /// after `LowerTierReads::read` has answered the operation with `NotYet`, if the operation may wait. A
+    /// kind that parks none of them makes their callers repeat them.
+    fn park(&mut self, operation: &Operation<'_>) -> Outcome {
+        let _ = operation;
+        Outcome::Done(busy(REPEAT_US))
+    }
+
     /// Withdraws a parked operation. Returns true if the operation was waiting and had no effect: then it
     /// gets no answer. Returns false if it is already in progress. The withdrawal may make room for other
     /// operations, so the caller reads `deadline` again, which is then due at once.

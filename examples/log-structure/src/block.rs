@@ -85,6 +85,10 @@ impl Ops for LogBlock {
 }
 
 impl Waits for LogBlock {
+    fn park(&mut self, operation: &Operation<'_>) -> Outcome {
+        self.records.content_mut().park(operation).unwrap_or_else(Outcome::Done)
+    }
+
     fn cancel(&mut self, ticket: Ticket) -> bool {
         self.records.content_mut().cancel(ticket)
     }

@@ -4,16 +4,11 @@
 //! need, and an append or a trim needs the whole block in memory.
 
 use crate::block::LogBlock;
-use crate::messages::Page;
 use crate::ops;
-use crate::records::{ENTRY, Records, no_more};
+use crate::records::{ENTRY, Records, is_idle, no_more, nothing_yet};
 use honeycomb_structures::{
-    Answer, Content, Fetched, LowerTierReads, Op, Operation, Payload, Rest, Snapshot, Ticket, Time,
-    busy,
+    Answer, Content, Fetched, LowerTierReads, Op, Operation, Rest, Snapshot, Ticket, Time,
 };
-
-/// Delay before a follower asks a block in a lower tier again, in microseconds.
-const FOLLOW_AGAIN_US: u64 = 50_000;
 
 impl Records {
     /// Bytes from the first on that hold records: their index grows from the end of the block.
@@ -68,7 +63,7 @@ impl LowerTierReads for LogBlock {
         let answered = match operation.number() {
             ops::READ => records.read(bytes, &operation),
             ops::SCAN => records.scan(bytes, &operation),
-            ops::FOLLOW => records.scan(bytes, &operation).map(follow_again),
+            ops::FOLLOW => records.scan(bytes, &operation).map(records_or_wait),
             ops::STATS => no_more(args).map(|()| records.stats(bytes)),
             other => unreachable!("operation {other} changes a block, or is none of a log's"),
         };
@@ -76,11 +71,7 @@ impl LowerTierReads for LogBlock {
     }
 }
 
-/// Nobody waits at a block in a lower tier: a caller that would wait asks again.
-fn follow_again(page: Answer) -> Answer {
-    let at_end = Page::decode(&page.args).is_some_and(|page| page.end);
-    match at_end && page.payload == Payload::None {
-        true => busy(FOLLOW_AGAIN_US),
-        false => page,
-    }
+/// A page, or the reply for a caller that has to wait for its first record.
+fn records_or_wait(page: Answer) -> Answer {
+    if is_idle(&page) { nothing_yet() } else { page }
 }

@@ -278,11 +278,13 @@ impl Records {
     ) -> Result<Outcome, Answer> {
         let (position, rest) = operation.position()?;
         let page = self.page(block, position, &ScanArgs::decode(rest)?)?;
-        let at_end = Page::decode(&page.args).is_some_and(|page| page.end);
-        if page.payload != Payload::None || !at_end {
-            // The page has records, or the inspection limit was reached and the caller continues there.
-            return Ok(Outcome::Done(page));
-        }
+        if is_idle(&page) { self.park(operation) } else { Ok(Outcome::Done(page)) }
+    }
+
+    /// Lets the caller of `follow` wait for the next record. Also for a block in a lower tier: the followers
+    /// are in memory, and the block is in memory when a record is appended.
+    pub fn park(&mut self, operation: &Operation<'_>) -> Result<Outcome, Answer> {
+        let (_, rest) = operation.position()?;
         if operation.wait_until <= operation.now {
             return Err(nothing_yet());
         }
@@ -450,7 +452,13 @@ impl Changes for Records {
     }
 }
 
-fn nothing_yet() -> Answer {
+/// Whether a page of `follow` is the end of the log without a record. A page without records that is not the
+/// end reached the inspection limit, and the caller continues there.
+pub(crate) fn is_idle(page: &Answer) -> bool {
+    page.payload == Payload::None && Page::decode(&page.args).is_some_and(|page| page.end)
+}
+
+pub(crate) fn nothing_yet() -> Answer {
     Answer::refuse(Status::NotYet, "no such record has been appended")
 }
 

@@ -14,14 +14,16 @@ use super::BlockSlot;
 use super::on_disk::OnDisk;
 use super::promotion::heats;
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
-use super::request::{Request, generation_of};
-use super::tiers::{Doing, LOOK_AGAIN, LowerReads};
+use super::request::{Request, operation};
+use super::tiers::{Doing, LOOK_AGAIN, LowerReads, Tiers};
+use super::waiting::Pending;
 use crate::authorize::routed_here;
+use crate::refusals::expired;
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Fetched, Operation, Outcome, Payload, Ticket, busy};
+use honeycomb_types::Time;
 use honeycomb_types::limits::TIER_CHUNK;
-use honeycomb_types::{BlockAt, Generation, Time};
 use honeycomb_wire::{Op, Status};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,9 +31,10 @@ use std::sync::atomic::Ordering::Relaxed;
 /// An operation that waits for parts of its block.
 #[derive(Debug)]
 pub(super) struct Fetching {
-    pub ticket: Ticket,
-    pub at: BlockAt,
-    generation: Generation,
+    /// The operation, which the structure may let wait.
+    pub pending: Pending,
+    /// The end of the time for which it may wait.
+    wait_until: Time,
     /// The number of the last write of the block's copy when the operation began.
     written: u64,
     op: Op,
@@ -57,6 +60,12 @@ impl Fetching {
         self.payload.as_ref().map_or(0, Backing::len) + self.fetched.bytes()
     }
 
+    /// The operation as the structure gets it.
+    fn operation(&self, now: Time) -> Operation<'_> {
+        let wait_until = self.wait_until.max(now);
+        Operation { now, ticket: self.pending.ticket, op: self.op, args: &self.args, wait_until }
+    }
+
     /// Whether it waits for buffers.
     pub fn waits(&self) -> bool {
         self.needs > 0
@@ -75,16 +84,26 @@ fn outside(slot: &BlockSlot, op: Op, wanted: &[Range<usize>]) -> Answer {
     Answer::refuse(Status::Internal, text)
 }
 
+impl Tiers {
+    /// The caller of an operation is gone: the operation does not wait after its reads.
+    pub(super) fn hang_up(&mut self, ticket: Ticket) {
+        let of = |fetching: &&mut Fetching| fetching.pending.ticket == ticket;
+        if let Some(fetching) = self.fetching.values_mut().find(of) {
+            fetching.wait_until = Time::ZERO;
+        }
+    }
+}
+
 impl LowerReads<'_> {
     /// Runs a request that changes nothing on a block in a lower tier. `None` if it is answered later.
     pub(super) fn read_below(
         &mut self,
-        now: Time,
+        (now, clock_ms): (Time, u64),
         index: usize,
         request: &Request<'_>,
         payload: &[u8],
     ) -> Option<Answer> {
-        let Request { access, header, args, ticket, attributes } = *request;
+        let Request { header, args, attributes, .. } = *request;
         let slot = self.blocks.found(index);
         if let Err(refusal) = routed_here(&slot.owner, header, attributes.route, args) {
             return Some(refusal);
@@ -96,9 +115,8 @@ impl LowerReads<'_> {
             return Some(busy(RETRY_BUFFERS_US));
         };
         let fetching = Fetching {
-            ticket,
-            at: header.at,
-            generation: generation_of(access),
+            pending: Pending::of(clock_ms, request, None, false),
+            wait_until: operation(now, clock_ms, request).wait_until,
             written,
             op: header.op,
             args: args.into(),
@@ -159,7 +177,7 @@ impl LowerReads<'_> {
             wanted.push(range.clone());
         }
         if wanted.is_empty() {
-            return Some(answer);
+            return self.parked_or(now, index, &fetching, answer);
         }
         let copy = slot.residency.copy();
         let Some(disk) = copy.filter(|copy| wanted.iter().all(|range| copy.has(range))) else {
@@ -203,6 +221,34 @@ impl LowerReads<'_> {
         None
     }
 
+    /// The answer of an operation. `None` if it has to wait: the structure then answers it as one that was
+    /// parked in memory.
+    fn parked_or(
+        &mut self,
+        now: Time,
+        index: usize,
+        fetching: &Fetching,
+        answer: Answer,
+    ) -> Option<Answer> {
+        if answer.status != Status::NotYet {
+            return Some(answer);
+        }
+        let pending = fetching.pending;
+        if fetching.wait_until <= now {
+            return Some(if pending.until_grant_ends { expired() } else { answer });
+        }
+        let slot = self.blocks.found_mut(index);
+        let Some(waits) = slot.structure.waits() else { return Some(answer) };
+        match waits.park(&fetching.operation(now)) {
+            Outcome::Done(answer) => Some(answer),
+            Outcome::Parked => {
+                self.pending.push(pending);
+                slot.arm(index, self.agenda);
+                None
+            }
+        }
+    }
+
     /// Handles the outcome of reading a part for an operation.
     pub(super) fn part_fetched(&mut self, now: Time, number: u64, from: usize, done: IoDone) {
         let Some(fetching) = self.tiers.fetching.get_mut(&number) else { return };
@@ -238,18 +284,18 @@ impl LowerReads<'_> {
 
     fn fetch_more(&mut self, now: Time, number: u64) {
         let fetching = self.tiers.fetching.remove(&number).expect("the caller has found the fetch");
-        let ticket = fetching.ticket;
+        let ticket = fetching.pending.ticket;
         if let Some(answer) = self.go_on_below(now, number, fetching) {
             self.out.completed.push((ticket, answer));
         }
     }
 
     fn go_on_below(&mut self, now: Time, number: u64, mut fetching: Fetching) -> Option<Answer> {
-        let (at, written) = (fetching.at, fetching.written);
+        let (at, written) = (fetching.pending.at, fetching.written);
         if let Some(failed) = fetching.failed.take() {
             return Some(self.not_read(at, written, failed));
         }
-        let slot = match self.judged_again(at, fetching.generation) {
+        let slot = match self.judged_again(at, fetching.pending.generation) {
             Ok(slot) => slot,
             Err(refusal) => return Some(refusal),
         };
@@ -266,12 +312,11 @@ impl LowerReads<'_> {
 
 /// The block was promoted meanwhile.
 fn run_in_memory(slot: &mut BlockSlot, now: Time, fetching: &Fetching) -> Answer {
-    let Fetching { ticket, op, args, .. } = fetching;
-    if slot.kind.operation(op.number()).is_some_and(|known| known.waits) {
+    if slot.kind.operation(fetching.op.number()).is_some_and(|known| known.waits) {
         // Repeated, it waits as long as its caller requested.
         return busy(RETRY_WRITTEN_US);
     }
-    let operation = Operation { now, ticket: *ticket, op: *op, args, wait_until: now };
+    let operation = Operation { wait_until: now, ..fetching.operation(now) };
     let outcome = slot.structure.apply(&mut slot.backing, &operation, fetching.payload());
     let Outcome::Done(answer) = outcome else { unreachable!("a read waits for nothing") };
     match &answer.payload {

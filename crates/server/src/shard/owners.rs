@@ -72,8 +72,8 @@ impl Shard {
 impl Owners<'_> {
     /// The parts of the shard that move blocks between tiers.
     pub(super) fn tier_work(&mut self) -> TierWork<'_> {
-        let Owners { config, blocks, tiers, out, overlaps, .. } = self;
-        TierWork { config, blocks, tiers, out, overlaps }
+        let Owners { config, blocks, agenda, pending, tiers, out, overlaps, .. } = self;
+        TierWork { config, blocks, agenda, pending, tiers, out, overlaps }
     }
 
     /// Sets the number under which the server joined a controller shard. All blocks that were held for that
@@ -240,8 +240,8 @@ impl Owners<'_> {
             slot.watchers.revoke(current, &mut self.out.notices);
             revoked.push((at, current));
         }
-        let Owners { blocks, agenda, pending, out, .. } = self;
-        let mut requests = RequestWork { blocks, agenda, pending, out };
+        let Owners { blocks, agenda, pending, tiers, out, .. } = self;
+        let mut requests = RequestWork { blocks, agenda, pending, tiers, out };
         revoked.into_iter().for_each(|(at, current)| requests.revoke_waiting(at, current));
     }
 

@@ -13,11 +13,13 @@
 //! another block gets it (INV-44). Chunks are read only with the checksum from the write of this block, so
 //! that bytes of an earlier owner, and wrong bytes, are never served.
 
+use super::agenda::Agenda;
 use super::blocks::Blocks;
 use super::export::Overlaps;
 use super::fetching::Fetching;
 use super::on_disk::OnDisk;
 use super::outbox::Outbox;
+use super::pending::AllPending;
 use super::reading::Reading;
 use super::residency::{MemoryRoom, Residency};
 use super::write_cache::WriteCache;
@@ -279,8 +281,8 @@ impl Tiers {
 impl Shard {
     /// Its blocks in lower tiers.
     pub fn tiers(&mut self) -> TierWork<'_> {
-        let Shard { config, blocks, tiers, out, overlaps, .. } = self;
-        TierWork { config, blocks, tiers, out, overlaps }
+        let Shard { config, blocks, agenda, pending, tiers, out, overlaps, .. } = self;
+        TierWork { config, blocks, agenda, pending, tiers, out, overlaps }
     }
 }
 
@@ -288,6 +290,8 @@ impl Shard {
 pub struct TierWork<'a> {
     pub(super) config: &'a ShardConfig,
     pub(super) blocks: &'a mut Blocks,
+    pub(super) agenda: &'a mut Agenda,
+    pub(super) pending: &'a mut AllPending,
     pub(super) tiers: &'a mut Tiers,
     pub(super) out: &'a mut Outbox,
     pub(super) overlaps: &'a mut Overlaps,
@@ -297,6 +301,8 @@ pub struct TierWork<'a> {
 pub(super) struct LowerReads<'a> {
     pub config: &'a ShardConfig,
     pub blocks: &'a mut Blocks,
+    pub agenda: &'a mut Agenda,
+    pub pending: &'a mut AllPending,
     pub tiers: &'a mut Tiers,
     pub out: &'a mut Outbox,
 }
@@ -309,8 +315,8 @@ impl TierWork<'_> {
 
     /// The parts of the shard that reads need.
     pub(super) fn reads(&mut self) -> LowerReads<'_> {
-        let TierWork { config, blocks, tiers, out, .. } = self;
-        LowerReads { config, blocks, tiers, out }
+        let TierWork { config, blocks, agenda, pending, tiers, out, .. } = self;
+        LowerReads { config, blocks, agenda, pending, tiers, out }
     }
 
     /// Begins to move a block to this tier, as the controller commands. Refused if it cannot now;
@@ -467,8 +473,8 @@ impl TierWork<'_> {
         self.tiers.write_cache.wanted.retain(|wanted| *wanted != at);
         let readings = self.tiers.readings.extract_if(.., |_, reading| reading.at == at);
         let mut gone: Vec<_> = readings.map(|(n, reading)| (n, reading.ticket)).collect();
-        let fetching = self.tiers.fetching.extract_if(.., |_, fetching| fetching.at == at);
-        gone.extend(fetching.map(|(n, fetching)| (n, fetching.ticket)));
+        let fetching = self.tiers.fetching.extract_if(.., |_, fetching| fetching.pending.at == at);
+        gone.extend(fetching.map(|(n, fetching)| (n, fetching.pending.ticket)));
         // In the order in which they began (INV-35).
         gone.sort_unstable();
         self.out.completed.extend(gone.into_iter().map(|(_, ticket)| (ticket, wrong_epoch(at))));

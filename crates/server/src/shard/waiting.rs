@@ -6,6 +6,7 @@ use super::blocks::Blocks;
 use super::outbox::Outbox;
 use super::pending::AllPending;
 use super::request::{Request, generation_of, record_hash, verdict_of};
+use super::tiers::Tiers;
 use super::{BlockSlot, CallerAccess, Shard};
 use crate::authorize::authorize;
 use crate::refusals::{in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
@@ -15,7 +16,7 @@ use honeycomb_types::{BlockAt, Bug, Generation, LaneId, Sequence, SessionId, Tim
 use honeycomb_wire::{Mutates, RequestHeader};
 
 /// A mutation that is not answered yet, and where its result must be recorded.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub ticket: Ticket,
     pub at: BlockAt,
@@ -62,14 +63,16 @@ pub struct RequestWork<'a> {
     pub(super) blocks: &'a mut Blocks,
     pub(super) agenda: &'a mut Agenda,
     pub(super) pending: &'a mut AllPending,
+    pub(super) tiers: &'a mut Tiers,
     pub(super) out: &'a mut Outbox,
 }
 
 impl<'a> RequestWork<'a> {
     /// Withdraws a parked operation whose caller is gone, unless the operation is in progress.
     pub fn hang_up(&mut self, ticket: Ticket) {
-        if let Some(pending) = self.pending.get(ticket) {
-            self.give_up_waiting(pending);
+        match self.pending.get(ticket) {
+            Some(pending) => drop(self.give_up_waiting(pending)),
+            None => self.tiers.hang_up(ticket),
         }
     }
 
@@ -258,8 +261,8 @@ impl Pending {
 impl Shard {
     /// Its admission of requests, and those without an answer.
     pub fn requests(&mut self) -> RequestWork<'_> {
-        let Shard { blocks, agenda, pending, out, .. } = self;
-        RequestWork { blocks, agenda, pending, out }
+        let Shard { blocks, agenda, pending, tiers, out, .. } = self;
+        RequestWork { blocks, agenda, pending, tiers, out }
     }
 
     /// Ends the arrival of a payload: it is complete and becomes visible, so that `Outbox::completed` returns

@@ -19,4 +19,5 @@ mod queue_below;
 mod splits_below;
 mod tiers;
 mod to_store;
+mod waits_in_tiers;
 mod write_cache;

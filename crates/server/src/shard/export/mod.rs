@@ -247,7 +247,7 @@ pub struct ExportWork<'a> {
     extents: &'a mut Extents,
     checkpoints: &'a mut Checkpoints,
     overlaps: &'a mut Overlaps,
-    pending: &'a AllPending,
+    pending: &'a mut AllPending,
 }
 
 impl Shard {
@@ -346,8 +346,8 @@ impl ExportWork<'_> {
 
     /// The parts of the shard that move blocks between tiers.
     fn tier_work(&mut self) -> TierWork<'_> {
-        let ExportWork { config, blocks, tiers, out, overlaps, .. } = self;
-        TierWork { config, blocks, tiers, out, overlaps }
+        let ExportWork { config, blocks, agenda, pending, tiers, out, overlaps, .. } = self;
+        TierWork { config, blocks, agenda, pending, tiers, out, overlaps }
     }
 
     /// Continues the exports of a block, after a change of the block or when they are due.
