@@ -75,20 +75,19 @@ impl Watchers {
 
     /// The block was sealed: later changes happen in its successor. Subscriptions stay, because data may
     /// still be taken from the block.
-    pub fn hand_over(&mut self, length: u64, successor: &[u8], out: &mut Out) {
+    pub fn hand_over(&mut self, length: u64, successor: &MovedArgs, out: &mut Out) {
         for watcher in &self.all {
             self.hand_over_to(watcher.ticket, length, successor, out);
         }
     }
 
     /// Notifies one subscription of the successor.
-    pub fn hand_over_to(&self, ticket: Ticket, length: u64, successor: &[u8], out: &mut Out) {
+    pub fn hand_over_to(&self, ticket: Ticket, length: u64, successor: &MovedArgs, out: &mut Out) {
         debug_assert!(
             self.all.iter().any(|watcher| watcher.ticket == ticket),
             "INV-24: {ticket:?} gets a notice, and does not subscribe"
         );
-        let to = MovedArgs::decode(successor).expect("the link encoded it");
-        out.push((ticket, self.changes, Notice::Handover { length, to }));
+        out.push((ticket, self.changes, Notice::Handover { length, to: successor.clone() }));
     }
 
     /// Ends all subscriptions.

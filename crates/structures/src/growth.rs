@@ -5,6 +5,7 @@ use crate::migration::broken;
 use crate::{Answer, Event, Payload, busy};
 use honeycomb_block::Backing;
 use honeycomb_types::{Marks, Time};
+use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::{Field, Reader, Status};
 
 /// Retry delay while the controller cannot be reached, or accepts no changes, in microseconds.
@@ -323,10 +324,19 @@ impl TailImage {
         let seal = match u8::get(from)? {
             OPEN => None,
             FINAL => Some(Seal::Final),
-            CONTINUES => Some(Seal::Continues(Vec::get(from)?)),
+            CONTINUES => Some(Seal::Continues(received_successor(Vec::get(from)?)?)),
             _ => return Err(broken("the block has an unknown kind of seal")),
         };
         Ok(TailImage { may_have, seal })
+    }
+}
+
+/// The successor of a sealed block whose state was received from another server. Later answers contain these
+/// bytes, so that they are refused here if they are no arguments of `Moved`.
+pub fn received_successor(successor: Vec<u8>) -> Result<Vec<u8>, Answer> {
+    match MovedArgs::decode(&successor) {
+        Ok(_) => Ok(successor),
+        Err(e) => Err(broken(&format!("the received block names an invalid successor: {e}"))),
     }
 }
 

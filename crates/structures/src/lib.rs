@@ -35,7 +35,7 @@ pub use bytes::{Bytes, Fetched};
 pub use content::{Content, LowerTierReads, Rest};
 pub use extent::ExtentBlock;
 pub use file::FileBlock;
-pub use growth::{Growth, Successor, SuccessorRequest, moved};
+pub use growth::{Growth, Successor, SuccessorRequest, moved, received_successor};
 pub use honeycomb_types::Marks;
 pub use journaled::{Ends, Journaled, ToStore};
 pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};

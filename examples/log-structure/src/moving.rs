@@ -2,7 +2,7 @@
 //! counts beside them.
 
 use crate::records::{ENTRY, Records};
-use honeycomb_structures::{Answer, Backing, Migrate, Status, Time};
+use honeycomb_structures::{Answer, Backing, Migrate, Status, Time, received_successor};
 use std::ops::Range;
 
 /// The counts of a block, each in eight bytes: `base`, `next_number`, `trimmed`, `tail`, `given_back`.
@@ -53,9 +53,10 @@ impl Migrate for Records {
         if !fits {
             return Err(broken());
         }
+        let sealed = (*sealed == 1).then(|| received_successor(successor.to_vec())).transpose()?;
         (self.base, self.next_number, self.trimmed) = (base, next_number, trimmed);
         (self.tail, self.given_back) = (tail as usize, given_back as usize);
-        self.sealed = (*sealed == 1).then(|| successor.to_vec());
+        self.sealed = sealed;
         if *may_have == 1 {
             self.next.ask_again();
         }

@@ -41,7 +41,7 @@ impl Link {
                 self.ask(net, Op::QueueTaken, &body, PendingRequest::Taken(at));
             }
             Effect::Return { structure, at, ref successor } => {
-                let entry = MovedArgs::decode(successor).expect("`grown` encoded it").entry;
+                let entry = MovedArgs::decode(successor).expect("the shard decoded it").entry;
                 let (structure, block, epoch) = names(structure, at);
                 let body = ReturnBlockRequest {
                     structure,

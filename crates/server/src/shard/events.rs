@@ -2,11 +2,13 @@
 
 use super::agenda::Agenda;
 use super::lifecycle::BlockSeal;
+use super::outbox::Outbox;
 use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::expired;
 use honeycomb_structures::{Event, Successor};
 use honeycomb_types::{BlockAt, Bug, Time};
-use honeycomb_wire::Status;
+use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::{Malformed, Status};
 
 /// Operations of one batch are inspected together until they have changed 1 / this of a block.
 const LOOK_FRACTION: usize = 256;
@@ -47,6 +49,29 @@ impl BlockSlot {
         if let Some(due) = self.due().into_iter().chain(self.lanes.due()).min() {
             agenda.arm(index, &mut self.attention, due);
         }
+    }
+
+    /// The block is sealed, or repeats the report of its seal.
+    fn sealed(&mut self, length: u64, bytes: u64, successor: Option<MovedArgs>, out: &mut Outbox) {
+        let (BlockOwner { at, structure, .. }, last) = (self.owner, successor.is_none());
+        self.told.sealed(length, bytes, last);
+        if let Some(successor) = &successor {
+            self.watchers.hand_over(length, successor, &mut out.notices);
+        }
+        self.stage.seals(at, BlockSeal { length, successor: successor.map(Box::new) });
+        out.effects.push(Effect::Sealed { structure, at, length, bytes, last });
+    }
+
+    /// The block's kind gave bytes for a successor that are none: it is defective, or has restored the state
+    /// of another block unchecked. The blocks after this one are unreachable, so that the block is reported
+    /// as lost.
+    fn names_no_successor(&self, error: Malformed, out: &mut Outbox) {
+        let (BlockOwner { at, structure, .. }, kind) = (self.owner, &self.kind.spec().name);
+        let why = format!(
+            "block {} names an invalid successor: {error}; this is a defect of the kind '{kind}'",
+            at.block
+        );
+        out.effects.push(Effect::BlockFailed { structure, at, why });
     }
 
     /// Records the controller's answer to the request for a successor, and returns it with the status for
@@ -223,8 +248,13 @@ impl Shard {
         if slot.successor.is_idle(now, &slot.pace)
             && let Some(successor) = slot.structure.growth().and_then(|growth| growth.give_back())
         {
-            slot.told.gave_back();
-            out.effects.push(Effect::Return { structure, at, successor });
+            match MovedArgs::decode(&successor) {
+                Ok(_) => {
+                    slot.told.gave_back();
+                    out.effects.push(Effect::Return { structure, at, successor });
+                }
+                Err(e) => slot.names_no_successor(e, out),
+            }
         }
         if slot.stage.takes_request(now) && slot.lanes.is_quiet(now) {
             out.effects.push(Effect::Retire { structure, at });
@@ -261,13 +291,10 @@ impl Shard {
                 slot.watchers.changed(change, clock_ms, &mut self.out.notices);
             }
             Event::Sealed { length, bytes, successor } => {
-                let last = successor.is_none();
-                slot.told.sealed(length, bytes, last);
-                if let Some(successor) = &successor {
-                    slot.watchers.hand_over(length, successor, &mut self.out.notices);
+                match successor.as_deref().map(MovedArgs::decode).transpose() {
+                    Ok(successor) => slot.sealed(length, bytes, successor, &mut self.out),
+                    Err(e) => slot.names_no_successor(e, &mut self.out),
                 }
-                slot.stage.seals(at, BlockSeal { length, successor: successor.map(Into::into) });
-                self.out.effects.push(Effect::Sealed { structure, at, length, bytes, last });
             }
             Event::Taken { items, bytes } => {
                 slot.told.taken(items, bytes);

@@ -14,6 +14,7 @@
 use super::BlockSlot;
 use super::export::RetainedBlock;
 use honeycomb_types::{BlockAt, Demotion, Kind, Time};
+use honeycomb_wire::data::MovedArgs;
 use std::time::Duration;
 
 /// How often a drained block checks whether it can be retired, and requests it again.
@@ -32,8 +33,8 @@ pub(super) enum Lifecycle {
 #[derive(Debug)]
 pub(super) struct BlockSeal {
     pub length: u64,
-    /// The arguments of `Moved` to the next block; `None` if the structure ends here.
-    pub successor: Option<Box<[u8]>>,
+    /// The next block; `None` if the structure ends here.
+    pub successor: Option<Box<MovedArgs>>,
 }
 
 /// The stage of a block in use.
@@ -60,8 +61,8 @@ impl Stage {
         }
     }
 
-    /// The length of a block whose structure continues elsewhere, and the arguments of `Moved` to there.
-    pub fn continuation(&self) -> Option<(u64, &[u8])> {
+    /// The length of a block whose structure continues elsewhere, and the next block.
+    pub fn continuation(&self) -> Option<(u64, &MovedArgs)> {
         let seal = self.seal()?;
         Some((seal.length, seal.successor.as_deref()?))
     }

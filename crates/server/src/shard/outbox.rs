@@ -174,13 +174,14 @@ pub enum Effect {
         /// The block.
         at: BlockAt,
     },
-    /// Report to the controller that bytes of a block in a lower tier cannot be read: they are lost.
+    /// Report to the controller that bytes of a block in a lower tier cannot be read, or that nothing leads
+    /// from the block to the next one: they are lost.
     BlockFailed {
         /// The structure.
         structure: StructureId,
         /// The block.
         at: BlockAt,
-        /// The error of the disk.
+        /// The error of the disk, or the defect of the block's kind.
         why: String,
     },
 }

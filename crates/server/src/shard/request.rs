@@ -70,7 +70,7 @@ pub(super) fn next_block(slot: &BlockSlot, args: &[u8]) -> Answer {
     match slot.stage.continuation() {
         None => Answer::ok(0),
         Some((length, successor)) => {
-            let (status, args) = (Status::Moved, successor.to_vec());
+            let (status, args) = (Status::Moved, successor.encode());
             Answer { status, value: length, args, payload: Payload::None }
         }
     }

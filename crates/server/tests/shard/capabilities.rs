@@ -3,11 +3,13 @@
 use crate::common::{access, config, owner, shard};
 use honeycomb_block::Backing;
 use honeycomb_env::MemoryVolume;
-use honeycomb_server::{BlockMessage, Shard, ShardConfig};
+use honeycomb_server::{BlockMessage, Effect, Shard, ShardConfig};
 use honeycomb_structures::{
-    Answer, Bytes, Content, Fetched, LowerTierReads, Opening, Operation, Ops, Outcome, Registry,
-    Rest, Routed, Snapshot, Structure, StructureKind, Successor, Ticket, Waits, put_routed,
+    Answer, Bytes, Changes, Content, Event, Fetched, Growth, LowerTierReads, Opening, Operation,
+    Ops, Outcome, Registry, Rest, Routed, Snapshot, Structure, StructureKind, Successor, Ticket,
+    Waits, put_routed,
 };
+use honeycomb_types::limits::SUCCESSOR_IDLE;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, KindSpec, OperationSpec, Route, Router, ServerId, ShardIx,
     TierClass, TierIx, TierSpec, Time,
@@ -304,27 +306,110 @@ fn read_of_bytes_that_a_block_in_a_lower_tier_does_not_have_is_refused() {
     assert!(text.contains("[4096..8192]") && text.contains("'greedy'"), "{text}");
 }
 
+fn subscribe(shard: &mut Shard) -> Answer {
+    let args = SubscribeArgs { subscription: 1, kinds: kinds::ALL, filter: Filter::All }.encode();
+    let mut header = RequestHeader { at: block(), grant: 1, ..RequestHeader::new(Op::Subscribe) };
+    header.args_len = args.len() as u32;
+    match shard.apply(NOW, &access(false), &header, &args, &[], Ticket(1)) {
+        Outcome::Done(answer) => answer,
+        Outcome::Parked => panic!("a subscription does not wait"),
+    }
+}
+
 #[test]
 fn a_subscription_to_a_kind_that_reports_no_changes_is_refused_by_name() {
-    let subscribe = |kind| {
-        let args = SubscribeArgs { subscription: 1, kinds: kinds::ALL, filter: Filter::All };
-        let args = args.encode();
-        let mut header =
-            RequestHeader { at: block(), grant: 1, ..RequestHeader::new(Op::Subscribe) };
-        header.args_len = args.len() as u32;
-        let mut shard = shard_of(kind);
-        match shard.apply(NOW, &access(false), &header, &args, &[], Ticket(1)) {
-            Outcome::Done(answer) => answer,
-            Outcome::Parked => panic!("a subscription does not wait"),
-        }
-    };
     for kind in [Kind::File, Kind::Queue, Kind::Kv] {
-        assert_eq!(subscribe(kind).status, Status::Ok, "{kind:?}");
+        assert_eq!(subscribe(&mut shard_of(kind)).status, Status::Ok, "{kind:?}");
     }
-    let refused = subscribe(Kind::Extents);
+    let refused = subscribe(&mut shard_of(Kind::Extents));
     assert_eq!(refused.status, Status::WrongKind);
     assert_eq!(
         String::from_utf8_lossy(&refused.args),
         "cannot subscribe: blocks of kind 'extents' report no changes"
     );
+}
+
+/// A kind that names a successor which it was not granted: when it gets one, or when it returns it.
+struct Astray {
+    seals: bool,
+    event: Option<Event>,
+}
+
+impl StructureKind for Astray {
+    fn spec(&self) -> KindSpec {
+        let name = "astray".into();
+        KindSpec { name, router: Router::Index, ..Plain { whole: false }.spec() }
+    }
+
+    fn open(&self, _: &Opening) -> Box<dyn Structure> {
+        Box::new(Astray { seals: self.seals, event: None })
+    }
+}
+
+impl Structure for Astray {
+    fn growth(&mut self) -> Option<&mut dyn Growth> {
+        Some(self)
+    }
+
+    fn changes(&mut self) -> Option<&mut dyn Changes> {
+        Some(self)
+    }
+}
+
+impl Ops for Astray {
+    fn apply(&mut self, _: &mut Backing, _: &Operation<'_>, _: &[u8]) -> Outcome {
+        Outcome::Done(Answer::ok(1))
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.event.take()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        0
+    }
+}
+
+impl Changes for Astray {
+    fn watch(&mut self, _: bool) {}
+}
+
+impl Growth for Astray {
+    fn wants_successor(&mut self) -> bool {
+        false
+    }
+
+    fn successor(&mut self, _: &mut Backing, _: Time, _: Successor) {
+        let successor = Some(b"the next".to_vec());
+        self.event = self.seals.then_some(Event::Sealed { length: 7, bytes: 7, successor });
+    }
+
+    fn give_back(&mut self) -> Option<Vec<u8>> {
+        Some(b"the next".to_vec())
+    }
+
+    fn is_final(&self) -> Option<bool> {
+        Some(false)
+    }
+}
+
+/// The server ended: at the seal if somebody had subscribed, or when it sent the request to return the block.
+#[test]
+fn block_that_names_an_invalid_successor_is_lost_alone() {
+    for seals in [true, false] {
+        let kinds = Registry::builtin().with(Astray { seals, event: None }).unwrap();
+        let mut shard = shard_with(kinds, Kind::from_code(PLAIN).unwrap());
+        assert_eq!(subscribe(&mut shard).status, Status::Ok);
+        shard.receive(NOW, block(), granted());
+        let at_once = shard.out().take_effects();
+        shard.tick(NOW + SUCCESSOR_IDLE);
+        let later = shard.out().take_effects();
+        let effects = if seals { at_once } else { later };
+        let [Effect::BlockFailed { at, why, .. }] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(*at, block());
+        assert!(why.contains("an invalid successor") && why.contains("'astray'"), "{why}");
+        assert!(shard.out().take_notices().is_empty());
+        let Outcome::Done(answer) = ask(&mut shard, 1, &[]) else { panic!("it does not wait") };
+        assert_eq!(answer.status, Status::Ok, "the block is served until the controller frees it");
+    }
 }

@@ -6,8 +6,8 @@ use honeycomb_structures::{
     Structure, Successor, Waits,
 };
 use honeycomb_types::{Marks, Time};
-use honeycomb_wire::data::ReadArgs;
-use honeycomb_wire::messages::{MoveDoneRequest, MoveRegionRequest, MoveStateRequest};
+use honeycomb_wire::data::{MovedArgs, ReadArgs};
+use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveRegionRequest, MoveStateRequest};
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, Items, put_lengths};
 use honeycomb_wire::{Field, Op, Status, checksum};
 use std::time::Duration;
@@ -22,6 +22,12 @@ fn file(importing: u64) -> Driver<FileBlock> {
 fn queue(items: u64, importing: u64) -> Driver<QueueBlock> {
     let bounds = QueueBounds::from_wire(items, 0);
     Driver::new(SIZE, QueueBlock::opened(SIZE, bounds, importing == 0, Marks::default(), importing))
+}
+
+/// The name of a next block, as the controller grants it.
+fn successor() -> Vec<u8> {
+    let entry = MapEntry { start: 0, end: u64::MAX, block: 5, epoch: 1, address: "s:1".into() };
+    MovedArgs { version: 2, entry }.encode()
 }
 
 /// Sends everything that is ready, as the shards would.
@@ -133,7 +139,7 @@ fn a_sealed_file_says_again_that_it_is() {
 fn a_successor_that_may_have_been_granted_is_asked_for_at_once() {
     let (mut a, mut b) = (file(0), file(MOVE));
     assert_eq!(a.run(Op::FileAppend, b"", b"little").status, Status::Ok);
-    a.set_successor(Successor::Ready(b"the next".to_vec()));
+    a.set_successor(Successor::Ready(successor()));
     begin(&mut a);
     freeze(&mut a);
     migrate(&mut a, &mut b);
@@ -222,7 +228,7 @@ fn who_waits_is_told_that_the_block_is_another() {
 fn a_queue_that_was_sealed_is_heard_of_again() {
     let (mut a, mut b) = (queue(9, 0), queue(9, MOVE));
     let item = [1; SIZE / 8 - 4];
-    a.set_successor(Successor::Ready(b"the next".to_vec()));
+    a.set_successor(Successor::Ready(successor()));
     let full = (0..9).map(|_| put(&mut a, &item)).find(|answer| answer.status != Status::Ok);
     assert_eq!(full.unwrap().status, Status::Moved);
     let (length, _) = a.sealed().unwrap();
@@ -272,4 +278,66 @@ fn parts_that_nobody_sent_are_refused() {
     let mut own = queue(0, 0);
     let part = region(MOVE, 0, 3, sum);
     assert_eq!(own.run(Op::MoveRegion, &part, b"1234").status, Status::WrongEpoch);
+}
+
+/// The server that received the block ended when a subscriber was sent to the successor.
+#[test]
+fn received_block_with_an_invalid_successor_is_refused() {
+    let (mut file_from, mut queue_from) = (file(0), queue(0, 0));
+    file_from.set_successor(Successor::Ready(successor()));
+    let full = [1; SIZE / 8];
+    while file_from.run(Op::FileAppend, b"", &full).status == Status::Ok {}
+    queue_from.set_successor(Successor::Ready(successor()));
+    while put(&mut queue_from, &full[..SIZE / 8 - 4]).status == Status::Ok {}
+    let images = [state_of(&mut file_from), state_of(&mut queue_from)];
+    for (is_queue, image) in images.into_iter().enumerate() {
+        let valid = successor();
+        let at = image.windows(valid.len()).position(|part| part == valid).unwrap();
+        let (before, after) = (&image[..at - 4], &image[at + valid.len()..]);
+        let no_successor = |bytes: &[u8]| {
+            let length = (bytes.len() as u32).to_le_bytes();
+            [before, &length, bytes, after].concat()
+        };
+        assert_eq!(no_successor(&valid), image, "a length of four bytes precedes it");
+        let longer = [&valid[..], b"x"].concat();
+        for (successor, expected) in [
+            (&valid[..], Status::Ok),
+            (&valid[..valid.len() - 1], Status::BadFrame),
+            (&longer[..], Status::BadFrame),
+            (&b""[..], Status::BadFrame),
+            (&b"the next"[..], Status::BadFrame),
+        ] {
+            let image = no_successor(successor);
+            let answer = match is_queue {
+                0 => restored(&mut file(MOVE), &image),
+                _ => restored(&mut queue(0, MOVE), &image),
+            };
+            assert_eq!(answer.status, expected, "{successor:?}");
+            let text = String::from_utf8_lossy(&answer.args).into_owned();
+            assert!(expected == Status::Ok || text.contains("invalid successor"), "{text}");
+        }
+    }
+}
+
+/// The state that a block sends beside its bytes.
+fn state_of<S: Structure>(from: &mut Driver<S>) -> Vec<u8> {
+    begin(from);
+    freeze(from);
+    let mut image = Vec::new();
+    loop {
+        match from.structure.movable().unwrap().prepare(&mut from.block, usize::MAX) {
+            Prepared::Parcel(Parcel::State { bytes, .. }) => image.extend_from_slice(&bytes),
+            Prepared::Nothing => return image,
+            _ => {}
+        }
+    }
+}
+
+/// The answer of a block that receives this state and no bytes.
+fn restored<S: Structure>(to: &mut Driver<S>, image: &[u8]) -> Answer {
+    let (offset, length, checksum) = (0, image.len() as u64, checksum(image));
+    let part = MoveStateRequest { move_id: MOVE, offset, length, checksum };
+    assert_eq!(to.run(Op::MoveState, &part.encode(), image).status, Status::Ok);
+    let done = MoveDoneRequest { move_id: MOVE, entries: 1, bytes: 0 };
+    to.run(Op::MoveDone, &done.encode(), b"")
 }

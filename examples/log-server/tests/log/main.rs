@@ -5,6 +5,7 @@ mod elastic;
 mod isolation;
 mod kinds;
 mod process;
+mod received;
 mod retry;
 
 use honeycomb_client::{Ask, Client, Custom, CustomOptions, JobTicket};

@@ -304,7 +304,7 @@ impl PeerExport {
         // moves whole stay until its end.
         if !movable(source.structure).as_it_lies() {
             let to = MovedArgs { version: 0, entry: self.entry.clone() };
-            source.watchers.hand_over(0, &to.encode(), &mut source.out.notices);
+            source.watchers.hand_over(0, &to, &mut source.out.notices);
         }
         self.ask_for_commit(source);
     }
@@ -508,7 +508,7 @@ impl Exports {
         let now = source.now;
         movable(source.structure).depart(now, moved.encode());
         if movable(source.structure).as_it_lies() {
-            source.watchers.hand_over(0, &moved.encode(), &mut source.out.notices);
+            source.watchers.hand_over(0, moved, &mut source.out.notices);
         }
         let first = self.end(source).entry.start;
         if first > source.owner.start {
