@@ -100,6 +100,8 @@ pub struct Listener {
     structure: Structure,
     /// The changes that the structure reports.
     notices: Notices,
+    /// Whether its blocks own ranges of hashes.
+    has_ranges: bool,
     context: Arc<Context>,
     kinds: u16,
     filter: Filter,
@@ -136,6 +138,7 @@ impl Listener {
             return Err(Error::new(Status::InvalidArgument, text));
         }
         let mut listener = Listener {
+            has_ranges: structure.has_ranges(),
             structure,
             notices,
             context,
@@ -421,10 +424,15 @@ impl Listener {
         let heard = match notice {
             Notice::Changed(change) => heard(change, start),
             Notice::Gap(missed) => Heard::Gap { missed: Some(missed) },
-            Notice::Handover { to, .. } if self.notices == Notices::Keys => {
+            Notice::Handover { to, .. } if self.has_ranges => {
+                // The move may still be cancelled: then this block reports its changes as before.
                 source.handed_over = to.entry.start <= start;
-                if !self.subscribe(to.entry, true)? {
+                // A custom kind need not count the changes that nobody subscribed to.
+                let counted = self.notices == Notices::Keys;
+                if !self.subscribe(to.entry, counted)? {
                     self.missed(at)?;
+                } else if !counted {
+                    self.hear(Notification { heard: Heard::Gap { missed: None }, at, number });
                 }
                 return Ok(Then::Stay);
             }
@@ -462,9 +470,9 @@ impl Listener {
     fn lost(&mut self, source: &SubscribedBlock) -> Result<(), Error> {
         self.structure.refresh(self.context.deadline())?;
         let at = source.entry.at();
-        // Listeners of a key-value store get the notice before the move is committed; if the move
-        // was cancelled, the block still has its range.
-        let kept = self.notices == Notices::Keys
+        // Listeners of a structure with ranges get the notice before the move is committed; if the
+        // move was cancelled, the block still has its range.
+        let kept = self.has_ranges
             && self.structure.with_map(|map| map.entries.iter().any(|e| e.at() == at));
         if source.handed_over && !kept {
             return Ok(());

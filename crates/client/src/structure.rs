@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::listener::Listener;
 use crate::pool::ShardAddress;
-use crate::route::{Target, checked};
+use crate::route::{ROUTER_HASHES, Target, checked};
 use crate::socket::{PATIENCE, Wait};
 use crate::transport::{ExchangeFailure, Sink, Transport};
 use honeycomb_env::Clock;
@@ -307,6 +307,12 @@ impl Structure {
             Kind::Custom(_) => Notices::Chosen,
             kind => kind.attributes().notices,
         }
+    }
+
+    /// Whether its blocks own ranges of hashes. A block that sends its range to another one names that block
+    /// before the controller has committed the move.
+    pub(crate) fn has_ranges(&self) -> bool {
+        self.state().routing.map.router == ROUTER_HASHES
     }
 
     /// The operations that this client may run on it.

@@ -5,6 +5,7 @@ mod elastic;
 mod isolation;
 mod kinds;
 mod process;
+mod ranges;
 mod received;
 mod retry;
 
