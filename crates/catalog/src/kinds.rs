@@ -110,7 +110,7 @@ impl Catalog {
             if !matches!(spec.kind, Kind::Custom(_)) {
                 return refuse("the code is not that of a custom kind".into());
             }
-            if let Err(e) = spec.check() {
+            if let Err(e) = kind.check() {
                 return refuse(e.why);
             }
             let same = |other: &KindSpec| other.kind == spec.kind || other.name == spec.name;

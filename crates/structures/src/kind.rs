@@ -186,6 +186,11 @@ impl Registered {
         let mut sample = kind.open(&Opening::alone(BLOCK_SIZE_MIN as usize));
         check_capabilities(&spec, &mut *sample)?;
         let capabilities = capabilities(&spec, &mut *sample);
+        let announced = AnnouncedKind { spec, capabilities };
+        if let Kind::Custom(_) = announced.spec.kind {
+            announced.check()?;
+        }
+        let spec = announced.spec;
         let mut operations = [None; 256];
         for operation in &spec.operations {
             operations[operation.number as usize] = Some(Attributes {

@@ -4,6 +4,7 @@
 //! Code outside of the implementation of a kind asks these attributes, and not which kind it is.
 
 use crate::{Kind, Router};
+use std::fmt;
 
 /// How blocks reach lower tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,13 +102,70 @@ impl Capabilities {
         self.0 << 3 | router as u8
     }
 
-    /// Reads such a byte. `None` for an unknown router, and for capabilities that contradict each other.
+    /// Reads such a byte; `None` for an unknown router. `Kind::check` says whether a kind can have both.
     pub fn split(byte: u8) -> Option<(Router, Capabilities)> {
-        let (router, capabilities) = (Router::from_code(byte & 7)?, Capabilities(byte >> 3));
-        let both = Capabilities::APPENDED.with(Capabilities::WHOLE, true);
-        (!capabilities.contains(both)).then_some((router, capabilities))
+        Some((Router::from_code(byte & 7)?, Capabilities(byte >> 3)))
     }
 }
+
+/// Why no structure of a kind has this router, these capabilities, or these operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inconsistency {
+    /// The kind is no structure: its blocks belong to structures of another kind.
+    NoStructure,
+    /// A built-in kind has another router.
+    RouterOf(Router),
+    /// A built-in kind has capabilities, which only custom kinds have.
+    BuiltInCapabilities,
+    /// Data is only appended to its blocks, and any byte of them may change.
+    AppendedAndWhole,
+    /// Data is only appended to its blocks, and no block follows a full one.
+    AppendedWithoutGrowth(Router),
+    /// Its content is flushed, and the router has no first or last block at which it could be loaded.
+    ContentWithoutEnds(Router),
+    /// Its content is flushed, and no operation loads it.
+    ContentWithoutLoader,
+    /// An operation loads the items of a flush, and its content is not flushed.
+    LoaderWithoutContent,
+}
+
+impl fmt::Display for Inconsistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Inconsistency::NoStructure => {
+                f.write_str("its blocks belong to structures of another kind")
+            }
+            Inconsistency::RouterOf(router) => {
+                write!(f, "it has router {router:?}, which is not that of this built-in kind")
+            }
+            Inconsistency::BuiltInCapabilities => {
+                f.write_str("it has capabilities, which only custom kinds have")
+            }
+            Inconsistency::AppendedAndWhole => f.write_str(
+                "its blocks are demoted as those to which data is only appended, and as those of \
+                 which any byte may change; they can be only one of these",
+            ),
+            Inconsistency::AppendedWithoutGrowth(router) => write!(
+                f,
+                "data is only appended to its blocks, and its router {router:?} adds no block \
+                 after a full one"
+            ),
+            Inconsistency::ContentWithoutEnds(router) => write!(
+                f,
+                "its content is flushed, and its router {router:?} has no first or last block at \
+                 which it is loaded"
+            ),
+            Inconsistency::ContentWithoutLoader => {
+                f.write_str("its content is flushed, and no operation loads the items of a flush")
+            }
+            Inconsistency::LoaderWithoutContent => f.write_str(
+                "an operation loads the items of a flush, and its content is not flushed",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Inconsistency {}
 
 impl KindAttributes {
     /// A kind that has operations only.
@@ -123,6 +181,32 @@ impl KindAttributes {
 }
 
 impl Kind {
+    /// Checks whether structures of this kind can have this router and these capabilities: the only place
+    /// that decides it, for announcements, for kinds that are registered, and for records.
+    pub fn check(self, router: Router, capabilities: Capabilities) -> Result<(), Inconsistency> {
+        let Kind::Custom(_) = self else {
+            return match self.router() {
+                None => Err(Inconsistency::NoStructure),
+                Some(own) if own != router => Err(Inconsistency::RouterOf(router)),
+                Some(_) if capabilities != Capabilities::NONE => {
+                    Err(Inconsistency::BuiltInCapabilities)
+                }
+                Some(_) => Ok(()),
+            };
+        };
+        let appended = capabilities.contains(Capabilities::APPENDED);
+        if appended && capabilities.contains(Capabilities::WHOLE) {
+            return Err(Inconsistency::AppendedAndWhole);
+        }
+        if appended && !router.grows() {
+            return Err(Inconsistency::AppendedWithoutGrowth(router));
+        }
+        if capabilities.contains(Capabilities::CONTENT) && router == Router::HashRange {
+            return Err(Inconsistency::ContentWithoutEnds(router));
+        }
+        Ok(())
+    }
+
     /// The ways in which structures of this kind are used, beside their operations.
     pub const fn attributes(self) -> KindAttributes {
         match self {
@@ -216,7 +300,50 @@ mod tests {
         let read = read.map(|(byte, (router, capabilities))| (byte, capabilities.beside(router)));
         let (read, written): (Vec<u8>, Vec<u8>) = read.unzip();
         assert_eq!(read, written);
-        assert_eq!(read.len(), 4 * 24);
+        assert_eq!(read.len(), 4 * 32);
+    }
+
+    const ROUTERS: [Router; 4] = [Router::Offset, Router::Ends, Router::HashRange, Router::Index];
+
+    fn all() -> impl Iterator<Item = (Router, Capabilities)> {
+        (0..=u8::MAX).filter_map(Capabilities::split)
+    }
+
+    #[test]
+    fn custom_kind_is_refused_for_each_inconsistency_of_router_and_capabilities() {
+        let kind = Kind::from_code(0x80).expect("a custom kind");
+        for (router, set) in all() {
+            let has = |one: Capabilities| set.contains(one);
+            let expected = if has(Capabilities::APPENDED) && has(Capabilities::WHOLE) {
+                Err(Inconsistency::AppendedAndWhole)
+            } else if has(Capabilities::APPENDED) && router == Router::HashRange {
+                Err(Inconsistency::AppendedWithoutGrowth(router))
+            } else if has(Capabilities::CONTENT) && router == Router::HashRange {
+                Err(Inconsistency::ContentWithoutEnds(router))
+            } else {
+                Ok(())
+            };
+            assert_eq!(kind.check(router, set), expected, "{router:?}, {set:?}");
+        }
+        let consistent = all().filter(|(router, set)| kind.check(*router, *set).is_ok());
+        assert_eq!(consistent.count(), 3 * 24 + 8);
+    }
+
+    #[test]
+    fn built_in_kind_has_its_own_router_and_no_capabilities() {
+        for kind in [Kind::File, Kind::Queue, Kind::Kv] {
+            let consistent = all().filter(|(router, set)| kind.check(*router, *set).is_ok());
+            let own = kind.router().expect("a structure");
+            assert!(consistent.eq([(own, Capabilities::NONE)]), "{kind}");
+            let other = ROUTERS.into_iter().find(|router| *router != own).expect("four routers");
+            let wrong = kind.check(other, Capabilities::NONE);
+            assert_eq!(wrong, Err(Inconsistency::RouterOf(other)));
+            let wrong = kind.check(own, Capabilities::CHANGES);
+            assert_eq!(wrong, Err(Inconsistency::BuiltInCapabilities));
+        }
+        for (router, set) in all() {
+            assert_eq!(Kind::Extents.check(router, set), Err(Inconsistency::NoStructure));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! 0x80 to 0xEF; the servers that serve a kind report its name and the needs of its operations as a
 //! `KindSpec`, with the capabilities of its blocks. The codes above are reserved.
 
-use crate::{Capabilities, InvalidName, KindAttributes, Verbs, check_name};
+use crate::{Capabilities, Inconsistency, InvalidName, KindAttributes, Verbs, check_name};
 use std::fmt;
 
 /// A kind that the protocol does not define: a code from 0x80 to 0xEF.
@@ -285,6 +285,23 @@ pub struct AnnouncedKind {
 }
 
 impl AnnouncedKind {
+    /// Checks its description, and that its operations, its router and its capabilities agree.
+    pub fn check(&self) -> Result<(), InvalidKind> {
+        let AnnouncedKind { spec, capabilities } = self;
+        spec.check()?;
+        let content = capabilities.contains(Capabilities::CONTENT);
+        let loaded = match (content, spec.loader().is_some()) {
+            (true, false) => Err(Inconsistency::ContentWithoutLoader),
+            (false, true) => Err(Inconsistency::LoaderWithoutContent),
+            _ => Ok(()),
+        };
+        let checked = spec.kind.check(spec.router, *capabilities).and(loaded);
+        checked.map_err(|e| InvalidKind {
+            code: spec.kind.code(),
+            why: format!("'{}': {e}", spec.name),
+        })
+    }
+
     /// The ways in which its structures are used.
     pub const fn attributes(&self) -> KindAttributes {
         self.spec.kind.attributes_with(self.capabilities)

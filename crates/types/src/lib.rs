@@ -22,7 +22,7 @@ mod way;
 mod wire_limits;
 
 pub use alarm::AlarmKind;
-pub use attributes::{Capabilities, Demotion, KindAttributes, Notices};
+pub use attributes::{Capabilities, Demotion, Inconsistency, KindAttributes, Notices};
 pub use bug::Bug;
 pub use flush_path::{
     FLUSH_EXTENTS, FLUSH_JOURNAL, FLUSH_MANIFEST, FLUSH_PART, FLUSH_RECORD, flush_directory,

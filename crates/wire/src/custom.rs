@@ -117,8 +117,9 @@ pub fn announced_kind(info: &KindInfo) -> Result<AnnouncedKind, String> {
     });
     let operations = operations.collect::<Result<Vec<_>, String>>()?;
     let spec = KindSpec { kind, name: info.name.clone(), router, operations };
-    spec.check().map_err(|e| e.to_string())?;
-    Ok(AnnouncedKind { spec, capabilities })
+    let kind = AnnouncedKind { spec, capabilities };
+    kind.check().map_err(|e| e.to_string())?;
+    Ok(kind)
 }
 
 #[cfg(test)]
@@ -162,7 +163,7 @@ mod tests {
                 OperationSpec::write(200, "trim", Route::Through).answering_a_position(),
             ],
         };
-        let capabilities = Capabilities::NONE.with(Capabilities::WHOLE, true);
+        let capabilities = Capabilities::CONTENT.with(Capabilities::WHOLE, true);
         let kind = AnnouncedKind { spec, capabilities };
         assert_eq!(announced_kind(&kind_info(&kind, 3)), Ok(kind.clone()));
         let info = kind_info(&kind, 0);
@@ -170,6 +171,10 @@ mod tests {
         assert!(announced_kind(&wrong).is_err());
         wrong = KindInfo { router: 5, ..info.clone() };
         assert!(announced_kind(&wrong).is_err());
+        let both = capabilities.with(Capabilities::APPENDED, true);
+        wrong = KindInfo { router: both.beside(Router::Index), ..info.clone() };
+        let refused = announced_kind(&wrong).expect_err("its capabilities contradict each other");
+        assert!(refused.contains("0x81") && refused.contains("'log'"), "{refused}");
         wrong = info.clone();
         wrong.operations[0].flags = 32;
         assert!(announced_kind(&wrong).is_err());

@@ -564,6 +564,9 @@ impl StructureImage {
         let Some((router, capabilities)) = Capabilities::split(code) else {
             return bad(format!("no router has the code {code:#x}"));
         };
+        if let Err(e) = kind.check(router, capabilities) {
+            return bad(format!("structure {id} is recorded as a {kind}, but {e}"));
+        }
         Ok(StructureImage {
             id,
             prefix,
@@ -799,5 +802,54 @@ mod tests {
         let flags = first.len();
         bytes[flags] = 2;
         assert!(read(&bytes, 5).is_err());
+    }
+
+    /// The bits of the router's byte that hold capabilities were accepted of built-in kinds.
+    #[test]
+    fn record_of_a_structure_whose_kind_has_other_capabilities_is_refused() {
+        let read = |kind: Kind, router: Router, capabilities: Capabilities| {
+            let mut bytes = Vec::new();
+            let image = StructureImage {
+                id: StructureId(7),
+                prefix: 1,
+                name: "records".into(),
+                kind,
+                router,
+                capabilities,
+                sealed: false,
+                version: 1,
+                max_items: 0,
+                max_bytes: 0,
+                granted: Vec::new(),
+                spare: Vec::new(),
+                pending: Vec::new(),
+                past: Vec::new(),
+                from: 0,
+                entries: Vec::new(),
+                extents: Vec::new(),
+            };
+            image.put(&mut Writer(&mut bytes));
+            let mut r = RecordReader(&bytes);
+            let image = StructureImage::get(&mut r, 5)?;
+            r.end().map(|()| (image.router, image.capabilities))
+        };
+        let (none, moves) = (Capabilities::NONE, Capabilities::MOVES);
+        let custom = Kind::from_code(0x80).expect("a custom kind");
+        for (kind, router, capabilities) in [
+            (Kind::File, Router::Offset, none),
+            (Kind::Kv, Router::HashRange, none),
+            (custom, Router::Index, moves),
+        ] {
+            assert_eq!(read(kind, router, capabilities), Ok((router, capabilities)), "{kind}");
+        }
+        for (kind, router, capabilities, why) in [
+            (Kind::File, Router::Offset, moves, "only custom kinds have"),
+            (Kind::Kv, Router::Index, none, "not that of this built-in kind"),
+            (Kind::Extents, Router::HashRange, none, "structures of another kind"),
+            (custom, Router::HashRange, Capabilities::APPENDED, "adds no block"),
+        ] {
+            let BadRecord { what } = read(kind, router, capabilities).expect_err("inconsistent");
+            assert!(what.contains(&kind.to_string()) && what.contains(why), "{what}");
+        }
     }
 }

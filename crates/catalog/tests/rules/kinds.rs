@@ -162,6 +162,28 @@ fn one_code_and_one_name_mean_one_thing() {
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), []);
 }
 
+#[test]
+fn announcement_whose_parts_contradict_each_other_is_refused_with_the_reason() {
+    let (mut bench, job, _) = bench(&[&[]]);
+    let mut refused_as = |kind: AnnouncedKind, why: &str| {
+        let text = refused(bench.join_with("s9:1", 1, 20, false, &[kind]));
+        assert!(text.contains("0x80") && text.contains("'log'") && text.contains(why), "{text}");
+    };
+    let with = |capabilities: &[Capabilities], router: Router| {
+        let all = capabilities.iter().fold(Capabilities::NONE, |all, one| all.with(*one, true));
+        AnnouncedKind { capabilities: all, ..spec(0x80, "log", router) }
+    };
+    let (content, appended) = (Capabilities::CONTENT, Capabilities::APPENDED);
+    refused_as(with(&[content], Router::Index), "no operation loads the items of a flush");
+    let unflushed = AnnouncedKind { capabilities: Capabilities::MOVES, ..elastic(0x80, "log") };
+    refused_as(unflushed, "its content is not flushed");
+    refused_as(with(&[content], Router::HashRange), "no first or last block");
+    refused_as(with(&[appended], Router::HashRange), "adds no block after a full one");
+    refused_as(with(&[appended, Capabilities::WHOLE], Router::Index), "only one of these");
+    bench.join_with("s9:1", 1, 20, false, &[elastic(0x80, "log")]).unwrap();
+    bench.make(job, of(0x80, "a")).unwrap();
+}
+
 /// A numbered structure of three blocks, of which the first two are sealed.
 fn grown() -> (Bench, JobId, Opened, [honeycomb_types::BlockAt; 3]) {
     let (mut bench, job, _) = bench(&[&[spec(0x80, "log", Router::Index)]]);
@@ -246,7 +268,10 @@ const FLUSHED: PrefixOptions<'static> = PrefixOptions { flush_to: "out", lease_m
 fn elastic(code: u8, name: &str) -> AnnouncedKind {
     let capabilities = [Capabilities::CONTENT, Capabilities::MOVES, Capabilities::WHOLE];
     let all = capabilities.iter().fold(Capabilities::NONE, |all, one| all.with(*one, true));
-    AnnouncedKind { capabilities: all, ..spec(code, name, Router::Index) }
+    let mut spec = spec(code, name, Router::Index).spec;
+    spec.operations
+        .push(OperationSpec::write(2, "restore", Route::Tail).with_payload().that_loads());
+    AnnouncedKind { spec, capabilities: all }
 }
 
 #[test]
