@@ -19,7 +19,7 @@ use std::time::Duration;
 const BLOCK: u64 = 64 * KIB;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a block reports to the test: that it hands its range over, or that its move was cancelled.
+/// The message of a block to the test: it hands its range over, or its move was cancelled.
 #[derive(Debug, PartialEq)]
 enum Stage {
     HandsOver,
