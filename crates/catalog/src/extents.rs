@@ -9,12 +9,19 @@ use crate::pool::{Draw, SlotOwner, Where};
 use crate::structures::StructureRecord;
 use crate::{Actor, Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{BATCH_MAX, LARGE_FRACTION};
-use honeycomb_types::{BlockAt, BlockId, JobId, Kind, KindAttributes, MoveId, StructureId, Verbs};
+use honeycomb_types::{
+    BlockAt, BlockId, Demotion, JobId, Kind, KindAttributes, MoveId, StructureId, Verbs,
+};
 
 impl StructureRecord {
     /// The ways in which it is used.
     pub(crate) fn attributes(&self) -> KindAttributes {
         self.kind.attributes_with(self.capabilities)
+    }
+
+    /// The kind of its next block, and how that reaches lower tiers.
+    pub(crate) fn placed_as(&self) -> (Kind, Demotion) {
+        (self.kind, self.attributes().demotion)
     }
 
     /// The ways in which one of its blocks is used.
@@ -86,6 +93,7 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit });
         }
         let StructureRecord { job: j, prefix, .. } = self.structures[s];
+        let kind = (kind, kind.attributes().demotion);
         let block = self.take_blocks((j, prefix), s, kind, 1, Draw::Ordinary)?[0].block;
         self.structures[s].extents.push(block);
         self.structures.extents_change(s, self.pool.at(block), true);

@@ -165,7 +165,8 @@ impl Catalog {
         let block = match spare {
             Some(block) => block,
             None => {
-                let StructureRecord { job, prefix, kind, .. } = self.structures[s];
+                let StructureRecord { job, prefix, .. } = self.structures[s];
+                let kind = self.structures[s].placed_as();
                 let blocks = self.take_blocks((job, prefix), s, kind, 1, Draw::Ordinary)?;
                 let (block, range) = (blocks[0].block, (0, u64::MAX));
                 effects.push(self.open_effect(s, block, range, MoveId::NONE));

@@ -5,9 +5,7 @@
 //! meanings.
 
 use crate::{Actor, Catalog, CatalogError, Reply};
-use honeycomb_types::{
-    AnnouncedKind, Capabilities, Kind, KindAttributes, KindSpec, Router, ServerId,
-};
+use honeycomb_types::{AnnouncedKind, Capabilities, Kind, KindSpec, Router, ServerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -61,12 +59,6 @@ pub(crate) struct Kinds(BTreeMap<u8, Arc<AnnouncedKind>>);
 impl Kinds {
     pub(crate) fn get(&self, kind: Kind) -> Option<&Arc<AnnouncedKind>> {
         self.0.get(&kind.code())
-    }
-
-    /// The ways in which new blocks of a kind are used.
-    pub(crate) fn attributes(&self, kind: Kind) -> KindAttributes {
-        let announced = self.get(kind).map(|announced| announced.attributes());
-        announced.unwrap_or_else(|| kind.attributes())
     }
 
     pub(crate) fn bytes(&self) -> usize {

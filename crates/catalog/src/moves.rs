@@ -286,7 +286,8 @@ impl Catalog {
                 allowed: "it is the first of a slot, within the block's range and not its first",
             });
         }
-        let StructureRecord { job, prefix, kind, .. } = self.structures[s];
+        let StructureRecord { job, prefix, .. } = self.structures[s];
+        let kind = self.structures[s].placed_as();
         let target = self.take_blocks((job, prefix), s, kind, 1, Draw::Reserve)?[0].block;
         let mv = self.note_move(s, Move { id, source, target, start, end, way });
         effects.push(self.open_effect(s, target, (start, end), mv.id));

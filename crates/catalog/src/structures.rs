@@ -343,7 +343,8 @@ impl Catalog {
         self.need_journalable(n, &new, attributes)?;
         let s = self.structures.all.next();
         self.count_structure(s, n);
-        let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary);
+        let kind = (new.kind, attributes.demotion);
+        let blocks = self.take_blocks((j, n), s, kind, blocks, Draw::Ordinary);
         let blocks = blocks.map_err(|mut refused| {
             self.quotas.structure_ends(s);
             if let CatalogError::OutOfMemory(full) = &mut refused {
@@ -391,12 +392,13 @@ impl Catalog {
     /// Allocates blocks for a structure of a prefix within the applicable quotas: all of them or none. They
     /// begin in memory. When memory has too little room, and their kind can be in a lower tier, all of them
     /// begin in the first lower tier that has room. For a job that need not be in memory, its weights choose
-    /// the first tier (`tier_weights`), and memory comes last (Pocket: it "does not use DRAM").
+    /// the first tier (`tier_weights`), and memory comes last (Pocket: it "does not use DRAM"). `demotion` is
+    /// as the structure records it: its servers may announce the kind later, or not at all.
     pub(crate) fn take_blocks(
         &mut self,
         (j, n): (u32, u32),
         s: u32,
-        kind: Kind,
+        (kind, demotion): (Kind, Demotion),
         asked: u32,
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
@@ -409,7 +411,6 @@ impl Catalog {
         self.pressure.asks(n);
         self.pool.staying.own(s, j);
         // The target of a move is filled in memory.
-        let demotion = self.kinds.attributes(kind).demotion;
         let below = demotion.begins_below() && draw == Draw::Ordinary && !self.is_journaled(n);
         let below = if below { TIERS_MAX } else { 0 };
         let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
