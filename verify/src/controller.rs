@@ -655,7 +655,7 @@ impl World {
             // A client evacuates them: here they stay until they are replaced.
             Effect::ValuesLeave { .. } => self.reach("large values to leave"),
             Effect::Promote { structure, at } => {
-                self.reach("wish to come up");
+                self.reach("promotion requested");
                 let _ = self.command(ix, Command::RaiseBlock { structure, at });
             }
             Effect::TierChanged { structure, at, tier } => {

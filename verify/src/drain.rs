@@ -7,7 +7,7 @@ use honeycomb_env::Entropy;
 
 /// One seed in this many drains servers.
 const DRAINING: u64 = 3;
-/// One wish in this many cancels a drain.
+/// One request in this many cancels a drain.
 const CANCELS: u64 = 4;
 
 /// How often a server is drained in a seed, in events per million operations. It draws nothing from

@@ -21,7 +21,7 @@ const LEASE_MS: u32 = LEASE.as_millis() as u32;
 
 /// An owner's request to the controller.
 #[derive(Debug)]
-pub enum Wish {
+pub enum OwnerRequest {
     /// A prefix with a structure of each kind.
     Create { job: usize },
     /// Create the prefix of a session, which does not exist or exists no more.
@@ -38,17 +38,17 @@ pub enum Wish {
     Revoke { job: usize, path: String },
 }
 
-impl Wish {
-    /// The job of a wish.
+impl OwnerRequest {
+    /// The job of a request.
     pub fn job(&self, world: &World) -> Option<usize> {
         Some(match self {
-            Wish::Create { job }
-            | Wish::Session { job, .. }
-            | Wish::RemovePrefix { job, .. }
-            | Wish::Declare { job, .. }
-            | Wish::Commit { job, .. }
-            | Wish::Revoke { job, .. } => *job,
-            Wish::RemoveStructure { structure } => world.structures.get(structure)?.job,
+            OwnerRequest::Create { job }
+            | OwnerRequest::Session { job, .. }
+            | OwnerRequest::RemovePrefix { job, .. }
+            | OwnerRequest::Declare { job, .. }
+            | OwnerRequest::Commit { job, .. }
+            | OwnerRequest::Revoke { job, .. } => *job,
+            OwnerRequest::RemoveStructure { structure } => world.structures.get(structure)?.job,
         })
     }
 }
@@ -77,21 +77,21 @@ pub fn set_up(world: &mut World) {
         };
         let task = |session| SessionTask { path: session_path(session), prefix: None };
         let tasks = (0..CLIENTS).map(task).collect();
-        let wish_after = world.now;
-        world.jobs.push(SimJob { id, keeper, kept: Vec::new(), tasks, wish_after });
+        let request_after = world.now;
+        world.jobs.push(SimJob { id, keeper, kept: Vec::new(), tasks, request_after });
         let job = world.jobs.len() - 1;
         for session in 0..CLIENTS {
-            grant(world, Wish::Session { job, session });
+            grant(world, OwnerRequest::Session { job, session });
         }
         world.schedule(Duration::from_millis(1), Event::Keep(job));
     }
 }
 
-/// An owner sends its wish to the controller, where it may never arrive.
-fn wish(world: &mut World, job: usize, wish: Wish) {
+/// An owner sends its request to the controller, where it may never arrive.
+fn send(world: &mut World, job: usize, request: OwnerRequest) {
     let keeper = Node::Client(world.jobs[job].keeper);
     if let Some(at) = world.travel(keeper, Node::Controller) {
-        world.schedule_at(at, Event::Own(wish));
+        world.schedule_at(at, Event::Own(request));
     }
 }
 
@@ -103,17 +103,17 @@ pub fn tend(world: &mut World) {
         // If one structure must become deep, there are few others.
         let due = if world.sizes.deep { 1 } else { PREFIXES };
         let few = world.jobs[job].kept.len() < due || live < due;
-        let patient = world.now >= world.jobs[job].wish_after;
+        let patient = world.now >= world.jobs[job].request_after;
         if few && patient {
-            world.jobs[job].wish_after = world.now + PATIENCE;
-            wish(world, job, Wish::Create { job });
+            world.jobs[job].request_after = world.now + PATIENCE;
+            send(world, job, OwnerRequest::Create { job });
         }
         if world.jobs[job].kept.len() > 3 * PREFIXES {
             world.jobs[job].kept.remove(1);
         }
         for session in 0..CLIENTS {
             if patient && world.jobs[job].tasks[session].prefix.is_none() {
-                wish(world, job, Wish::Session { job, session });
+                send(world, job, OwnerRequest::Session { job, session });
             }
         }
     }
@@ -127,7 +127,7 @@ pub fn tend(world: &mut World) {
     if world.rng.chance(world.faults.remove)
         && let Some(structure) = some_structure(world, job)
     {
-        wish(world, job, Wish::RemoveStructure { structure });
+        send(world, job, OwnerRequest::RemoveStructure { structure });
     }
     if world.rng.chance(world.faults.upheaval) {
         upheave(world, job);
@@ -147,28 +147,28 @@ fn upheave(world: &mut World, job: usize) {
     let path = kept.get(world.rng.below(kept.len().max(1) as u64) as usize).cloned();
     let Some(path) = path else { return };
     let drawn = match world.rng.below(8) {
-        0 => Wish::RemovePrefix { job, path },
+        0 => OwnerRequest::RemovePrefix { job, path },
         1..4 => {
             let sessions = vec![session, world.rng.below(CLIENTS as u64) as usize];
             let replace = world.rng.chance(200_000);
-            Wish::Declare { job, path, sessions, replace }
+            OwnerRequest::Declare { job, path, sessions, replace }
         }
-        4..6 => Wish::Commit { job, session },
-        _ => Wish::Revoke { job, path },
+        4..6 => OwnerRequest::Commit { job, session },
+        _ => OwnerRequest::Revoke { job, path },
     };
-    wish(world, job, drawn);
+    send(world, job, drawn);
 }
 
-/// A wish has arrived at the controller.
-pub fn grant(world: &mut World, wish: Wish) {
-    match wish {
-        Wish::Create { job } => create(world, job),
-        Wish::Session { job, session } => {
+/// A request has arrived at the controller.
+pub fn grant(world: &mut World, request: OwnerRequest) {
+    match request {
+        OwnerRequest::Create { job } => create(world, job),
+        OwnerRequest::Session { job, session } => {
             if world.jobs[job].tasks[session].prefix.is_none() {
                 begin_session(world, job, session);
             }
         }
-        Wish::RemoveStructure { structure } => {
+        OwnerRequest::RemoveStructure { structure } => {
             let known = &world.structures[&structure];
             let (path, name) = (known.path.clone(), known.name.clone());
             let id = world.jobs[known.job].id;
@@ -179,8 +179,8 @@ pub fn grant(world: &mut World, wish: Wish) {
                 world.fault("removed structure");
             }
         }
-        Wish::RemovePrefix { job, path } => remove_prefix(world, job, &path),
-        Wish::Declare { job, path, sessions, replace } => {
+        OwnerRequest::RemovePrefix { job, path } => remove_prefix(world, job, &path),
+        OwnerRequest::Declare { job, path, sessions, replace } => {
             let id = world.jobs[job].id;
             let readers: Vec<String> = sessions.into_iter().map(session_path).collect();
             let readers: Vec<&str> = readers.iter().map(String::as_str).collect();
@@ -188,7 +188,7 @@ pub fn grant(world: &mut World, wish: Wish) {
             let _ = world
                 .command_of(id, Command::DeclareReaders { actor, job: id, path, readers, replace });
         }
-        Wish::Commit { job, session } => {
+        OwnerRequest::Commit { job, session } => {
             let id = world.jobs[job].id;
             let path = session_path(session);
             let command = Command::CommitTask { actor: Actor::driver(id), job: id, path: &path };
@@ -201,7 +201,7 @@ pub fn grant(world: &mut World, wish: Wish) {
             world.jobs[job].tasks[session].prefix = None;
             begin_session(world, job, session);
         }
-        Wish::Revoke { job, path } => {
+        OwnerRequest::Revoke { job, path } => {
             let id = world.jobs[job].id;
             let (actor, path) = (Actor::driver(id), path.as_str());
             let (owner_verbs, job_verbs) = (Verbs::ALL, Verbs::READ);
@@ -263,7 +263,7 @@ fn create(world: &mut World, job: usize) {
         // Nothing can be created under an expired root: it is created again, as by a driver that
         // was away.
         Err(CatalogError::LeaseExpired { .. }) => {
-            world.jobs[job].wish_after = world.now;
+            world.jobs[job].request_after = world.now;
             return revive(world, job);
         }
         Err(_) => return,
@@ -321,7 +321,7 @@ pub fn make(world: &mut World, making: Making, again: bool) {
         _ => return,
     };
     // Without free memory, the next try is made only after a while.
-    world.jobs[job].wish_after = world.now;
+    world.jobs[job].request_after = world.now;
     // Defects at the end of a block show when all values have the same size.
     let usual = match kind {
         Kind::Kv if world.sizes.one_in(2) => {

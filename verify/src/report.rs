@@ -132,7 +132,7 @@ pub const STATES: &[&str] = &[
     "value stored in extents",
     "value too large for its block",
     "write to a server that is given up",
-    "wish to come up",
+    "promotion requested",
 ];
 
 /// The pairs of a present use of a block and a new export that every long run must have attempted. The

@@ -112,8 +112,8 @@ pub enum Event {
     Keep(usize),
     /// The renewal arrives.
     Renew { job: usize, paths: Vec<String> },
-    /// An owner's wish arrives at the controller.
-    Own(crate::owner::Wish),
+    /// An owner's request arrives at the controller.
+    Own(crate::owner::OwnerRequest),
     /// A server's disk executes a request of one of its shards.
     Io { server: usize, life: u64, shard: u8, io: Box<Io> },
     /// A node checks its timers.
@@ -179,8 +179,8 @@ pub struct SimJob {
     pub kept: Vec<String>,
     /// The prefix of each session.
     pub tasks: Vec<SessionTask>,
-    /// An owner without a reply to its wish repeats it after this time.
-    pub wish_after: Time,
+    /// An owner without a reply to its request repeats it after this time.
+    pub request_after: Time,
 }
 
 /// The whole world: nodes, network, models, and observations.
@@ -561,7 +561,7 @@ impl World {
             Event::Join { controller, .. } => return Some(*controller),
             Event::Ask(question) => question.structure.controller(),
             Event::Renew { job, .. } => of(*job),
-            Event::Own(wish) => wish.job(self).map(of)?,
+            Event::Own(request) => request.job(self).map(of)?,
             _ => return None,
         };
         Some(ix as usize)
@@ -735,7 +735,7 @@ impl World {
             }
             Event::Keep(job) => crate::owner::keep(self, job),
             Event::Renew { job, paths } => crate::owner::renew(self, job, &paths),
-            Event::Own(wish) => crate::owner::grant(self, wish),
+            Event::Own(request) => crate::owner::grant(self, request),
             Event::Tick(Node::Controller) => self.tick_controllers(),
             Event::Tick(Node::Server(server)) => self.tick_server(server),
             Event::Tick(Node::Client(_)) => unreachable!("clients have timers of their own"),

@@ -47,23 +47,23 @@ impl Lending {
 
 impl Server {
     /// The desired number of lent blocks, by core, which leaves a useful number spare.
-    fn wish(&self, short: u32) -> Box<[u32]> {
+    fn desired(&self, short: u32) -> Box<[u32]> {
         let cores = self.cores().len() as u32;
         let idle = short == 0 && self.cores().all(|core| core.out() == 0);
         let reserve = self.reserve().div_ceil(cores);
         let extra = short.div_ceil(cores);
-        let wish = self.cores().map(|core| {
+        let desired = self.cores().map(|core| {
             let (lot, out, spare) = (lot(core.blocks()), core.out(), core.room());
-            let wish = match spare {
+            let blocks = match spare {
                 _ if idle => 0,
                 _ if self.draining => out,
                 spare if spare < reserve + lot.div_ceil(2) + extra => out + reserve + lot + extra,
                 spare if spare > reserve + 2 * lot => out + reserve + lot,
                 spare => out + spare,
             };
-            wish.min(core.blocks())
+            blocks.min(core.blocks())
         });
-        wish.collect()
+        desired.collect()
     }
 }
 
@@ -173,23 +173,26 @@ impl Catalog {
             if lending.asked.is_some() {
                 continue; // The answer marks it again.
             }
-            let mut wish = server.wish(lending.short);
+            let mut desired = server.desired(lending.short);
             let lent: Box<[u32]> = server.cores().map(|core| core.lent()).collect();
             if now < lending.hold {
-                wish.iter_mut().zip(&lent).for_each(|(wish, lent)| *wish = *lent.max(wish));
+                desired
+                    .iter_mut()
+                    .zip(&lent)
+                    .for_each(|(desired, lent)| *desired = *lent.max(desired));
             }
-            let more = wish.iter().zip(&lent).any(|(wish, lent)| wish > lent);
+            let more = desired.iter().zip(&lent).any(|(desired, lent)| desired > lent);
             let (short, again) = (lending.short > 0, lending.again);
             server.lending.as_mut().expect("looked at above").short = 0;
-            if wish == lent || more && !short && now < again {
+            if desired == lent || more && !short && now < again {
                 continue;
             }
-            let kept: Box<[u32]> = wish.iter().zip(&lent).map(|(w, l)| *w.min(l)).collect();
+            let kept: Box<[u32]> = desired.iter().zip(&lent).map(|(w, l)| *w.min(l)).collect();
             if !Bug::LotsGivenBackLate.active() {
                 server.set_lent(&kept);
             }
-            server.lending.as_mut().expect("looked at above").asked = Some(wish.clone());
-            effects.push(Effect::Lots { server: id, lots: wish });
+            server.lending.as_mut().expect("looked at above").asked = Some(desired.clone());
+            effects.push(Effect::Lots { server: id, lots: desired });
         }
     }
 }

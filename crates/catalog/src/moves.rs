@@ -360,7 +360,7 @@ impl Catalog {
             }
         }
         if self.structures[s].router.grows() {
-            return Ok(self.commit_as_it_lies(s, mv, bytes, effects));
+            return Ok(self.commit_whole(s, mv, bytes, effects));
         }
         let (place, ..) = self.range_of(s, mv.source);
         self.structures.changes(s, if mv.way.gives_all() { place } else { place + 1 });
@@ -408,13 +408,7 @@ impl Catalog {
     /// Commits a relocation of a block of a file or a queue. The map's version stays the same, because a tail
     /// was sent the version that its seal will make. Maps of one version may name a block by its old and by
     /// its new name, in the same place.
-    fn commit_as_it_lies(
-        &mut self,
-        s: u32,
-        mv: Move,
-        bytes: u64,
-        effects: &mut Vec<Effect>,
-    ) -> Reply {
+    fn commit_whole(&mut self, s: u32, mv: Move, bytes: u64, effects: &mut Vec<Effect>) -> Reply {
         let structure = &self.structures[s];
         let last = structure.entries.len() - 1;
         self.structures.changes(s, structure.place_of(mv.source).unwrap_or(last));

@@ -4,7 +4,7 @@
 
 use honeycomb_block::{Backing, Reclaimer};
 use honeycomb_structures::{
-    KvBlock, Marks, Movable, Operation, Ops, Outcome, Parcel, Structure, Ticket, Wish,
+    KvBlock, Marks, Movable, MoveRequest, Operation, Ops, Outcome, Parcel, Structure, Ticket,
 };
 use honeycomb_types::Time;
 use honeycomb_wire::messages::MoveDoneRequest;
@@ -52,21 +52,21 @@ fn split(value_size: usize) {
     let value = vec![7u8; value_size];
     let mut keys = 0u64;
     let mut clock = 0;
-    let (asked, wish) = loop {
+    let (asked, request) = loop {
         let key = format!("split-{keys:010}");
         let status = source.run(Op::KvPut, &[&[0], key.as_bytes()].concat(), &value);
         assert_eq!(status, Status::Ok);
         keys += 1;
         if keys.is_multiple_of(64) || value_size > 64 << 10 {
             clock += 100;
-            let now = Time::from_millis(clock);
-            let (ms, wish) = time(|| mover(&mut source.structure).wish(&source.block, now));
-            if let Some(wish) = wish {
-                break (ms, wish);
+            let (now, block) = (Time::from_millis(clock), &source.block);
+            let (ms, request) = time(|| mover(&mut source.structure).move_request(block, now));
+            if let Some(request) = request {
+                break (ms, request);
             }
         }
     };
-    let Wish::Split { start } = wish else { panic!("a full block wants to be divided") };
+    let MoveRequest::Split { start } = request else { panic!("a full block wants to be divided") };
     let (began, begun) =
         time(|| mover(&mut source.structure).begin_export(&mut source.block, start, u64::MAX));
     begun.expect("nothing is pinned");
@@ -110,7 +110,7 @@ fn split(value_size: usize) {
     });
     println!(
         "{value_size:>8} B: {keys} keys, {entries} move in {parcels} parcels of {:.1} MiB; ms: \
-         wish {asked:.2}, begin {began:.2}, make {made:.1}, sum {named:.1} (worst parcel \
+         request {asked:.2}, begin {began:.2}, make {made:.1}, sum {named:.1} (worst parcel \
          {worst:.2}), take {taken:.1}, count {counted:.3}, check {checked:.3}, adopt \
          {adopted:.3}, depart {gone:.3}, sweep {swept:.2} in {steps} steps",
         bytes as f64 / (1 << 20) as f64

@@ -157,7 +157,7 @@ fn check_capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), 
 /// The capabilities that the controller uses, by the traits that the blocks of a kind implement.
 fn capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Capabilities {
     let grows = spec.router.grows();
-    let moves = block.movable().is_some_and(|movable| movable.as_it_lies() == grows);
+    let moves = block.movable().is_some_and(|movable| movable.moves_whole() == grows);
     let changes = block.changes().is_some();
     let content = block.content();
     let rests = content.map_or(Rest::Busy, |content| content.rests());

@@ -42,7 +42,7 @@ pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};
 pub use kv::{KvBlock, PAGE_MAX as KV_PAGE_MAX, key_limit, splits_from};
 pub use lanes::{LaneRoom, LaneVerdict, Lanes};
 pub use migration::{Migrate, Migrating};
-pub use moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
+pub use moves::{Arrival, Movable, MoveRequest, Parcel, Prepared, Totals};
 pub use ops::{
     Answer, Event, Operation, Ops, Outcome, Part, Payload, Streaming, Structure, Ticket, busy,
 };

@@ -10,7 +10,7 @@
 //! here.
 
 use crate::busy;
-use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
+use crate::moves::{Arrival, Movable, MoveRequest, Parcel, Prepared, Totals};
 use crate::{Answer, Operation};
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
@@ -301,7 +301,7 @@ fn region(block: &Backing, range: Range<usize>) -> Prepared {
 
 impl<T: Migrate> Movable for Migrating<T> {
     /// Such a block requests neither a split nor a merge.
-    fn wish(&mut self, _block: &Backing, _now: Time) -> Option<Wish> {
+    fn move_request(&mut self, _block: &Backing, _now: Time) -> Option<MoveRequest> {
         None
     }
 
@@ -309,11 +309,11 @@ impl<T: Migrate> Movable for Migrating<T> {
         self.is_resident()
     }
 
-    fn wish_at(&self) -> Option<Time> {
+    fn move_request_due(&self) -> Option<Time> {
         None
     }
 
-    fn refused(&mut self, _now: Time, _wish: Wish, _status: Status, _why: String) {}
+    fn refused(&mut self, _now: Time, _request: MoveRequest, _status: Status, _why: String) {}
 
     fn begin_export(&mut self, block: &mut Backing, _start: u64, _end: u64) -> Result<(), Answer> {
         assert!(self.can_leave(), "INV-19: one move at a time");
@@ -428,7 +428,7 @@ impl<T: Migrate> Movable for Migrating<T> {
         false
     }
 
-    fn as_it_lies(&self) -> bool {
+    fn moves_whole(&self) -> bool {
         true
     }
 }

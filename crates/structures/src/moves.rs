@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// A move that a block requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum MoveRequest {
     /// To give the range from this hash on to a new block.
     Split {
         /// At a boundary of slots, inside the block's range and not its first hash.
@@ -27,13 +27,13 @@ pub enum Wish {
     Relocate,
 }
 
-impl Wish {
+impl MoveRequest {
     /// The way of the move.
     pub fn way(self) -> Way {
         match self {
-            Wish::Split { .. } => Way::Split,
-            Wish::Merge => Way::Merge,
-            Wish::Relocate => Way::Relocate,
+            MoveRequest::Split { .. } => Way::Split,
+            MoveRequest::Merge => Way::Merge,
+            MoveRequest::Relocate => Way::Relocate,
         }
     }
 }
@@ -162,27 +162,27 @@ pub struct Totals {
 
 /// A block whose contents can move. One move at a time, to it or from it (INV-19).
 ///
-/// Order of calls at the source: `wish` (or `can_leave`), then `refused` or `begin_export`; `next_parcel`
-/// until there is none (or `prepare`, step by step); `freeze`, after which nothing of the range changes, and
-/// the rest of the parcels, or `thaw`; `hand_over`, after which nothing of the range is read; then `depart`.
-/// `cancel_export` may come at any point before `depart`, and after `hand_over` only if the controller has
-/// not committed the move and will not.
+/// Order of calls at the source: `move_request` (or `can_leave`), then `refused` or `begin_export`;
+/// `next_parcel` until there is none (or `prepare`, step by step); `freeze`, after which nothing of the range
+/// changes, and the rest of the parcels, or `thaw`; `hand_over`, after which nothing of the range is read;
+/// then `depart`. `cancel_export` may come at any point before `depart`, and after `hand_over` only if the
+/// controller has not committed the move and will not.
 ///
 /// Order at the target: `begin_import` (or opened as importing), the parcels as operations, `end_import`.
 pub trait Movable {
     /// The move that it requests, if it has not requested one already. It requests again only after
     /// `refused`, `depart`, `cancel_export` or `end_import`.
-    fn wish(&mut self, block: &Backing, now: Time) -> Option<Wish>;
+    fn move_request(&mut self, block: &Backing, now: Time) -> Option<MoveRequest>;
 
     /// Whether the whole block can begin to move now. Called if it requests no move itself.
     fn can_leave(&self) -> bool;
 
-    /// When `wish` may have changed although the block has not.
-    fn wish_at(&self) -> Option<Time>;
+    /// When `move_request` may have changed although the block has not.
+    fn move_request_due(&self) -> Option<Time>;
 
     /// The controller has refused a request. From now on, data without room gets this answer. If the reason
     /// is temporary (`Busy`, `Unavailable`), it continues to wait.
-    fn refused(&mut self, now: Time, wish: Wish, status: Status, why: String);
+    fn refused(&mut self, now: Time, request: MoveRequest, status: Status, why: String);
 
     /// Begins to send a range to another block. `Err` if it cannot now.
     fn begin_export(&mut self, block: &mut Backing, start: u64, end: u64) -> Result<(), Answer>;
@@ -251,7 +251,7 @@ pub trait Movable {
 
     /// Whether it moves whole, with its layout. Then its lanes continue in the other block where they were,
     /// instead of only the records of a range.
-    fn as_it_lies(&self) -> bool {
+    fn moves_whole(&self) -> bool {
         false
     }
 }

@@ -126,7 +126,7 @@ fn adopt(slot: &mut BlockSlot, now: Time, args: &[u8], payload: &[u8]) -> Result
         let text = "the block is not part of this move";
         return Err(Answer::refuse(Status::WrongEpoch, text));
     }
-    match movable.as_it_lies() {
+    match movable.moves_whole() {
         true => slot.lanes.take_over(now, payload)?,
         false => slot.lanes.adopt(now, payload)?,
     }

@@ -37,7 +37,7 @@ pub struct Below {
     /// The next number in each lane.
     lanes: BTreeMap<u32, u64>,
     /// Blocks that requested a promotion.
-    pub wishes: BTreeSet<BlockAt>,
+    pub promotions: BTreeSet<BlockAt>,
     /// Answers of parked operations.
     pub came: BTreeMap<Ticket, Answer>,
     /// Blocks that requested a move, which the controller refuses later, if it answers.
@@ -103,7 +103,7 @@ impl Below {
             done: Vec::new(),
             ticket: 0,
             lanes: BTreeMap::new(),
-            wishes: BTreeSet::new(),
+            promotions: BTreeSet::new(),
             came: BTreeMap::new(),
             moves: Vec::new(),
             answers_moves: true,
@@ -133,7 +133,7 @@ impl Below {
         self.shard.tick(self.now);
         for effect in self.shard.out().take_effects() {
             match effect {
-                Effect::Promote { at, .. } => drop(self.wishes.insert(at)),
+                Effect::Promote { at, .. } => drop(self.promotions.insert(at)),
                 Effect::BeginMove { at, .. } => {
                     self.moves.push(at);
                     self.effects.push(effect);

@@ -125,7 +125,7 @@ impl World {
         for effect in self.shard.out().take_effects() {
             match effect {
                 Effect::Grow { at, .. } => {
-                    assert_eq!(self.asked, None, "one wish at a time");
+                    assert_eq!(self.asked, None, "one request at a time");
                     self.asked = Some((at, self.now + self.delay));
                     self.free_at_ask.push(SIZE - self.used);
                 }

@@ -254,7 +254,7 @@ fn what_is_written_often_stays_up_when_there_is_room() {
         world.lower(block);
     }
     let mut round = 0u32;
-    while !world.wishes.contains(&at(0)) {
+    while !world.promotions.contains(&at(0)) {
         // They take turns in the write cache, and are read back each time.
         for block in [0, 1] {
             world.put(block, b"k", &round.to_le_bytes());

@@ -8,7 +8,7 @@ use super::overflow::Relief;
 use super::ownership::Phase;
 use super::planner::MovePlanner;
 use super::store::Store;
-use crate::moves::{Arrival, Movable, Prepared, Totals, Wish};
+use crate::moves::{Arrival, Movable, MoveRequest, Prepared, Totals};
 use crate::{Answer, Operation, Outcome, Streaming, Ticket};
 use honeycomb_block::Backing;
 use honeycomb_types::{Marks, Time};
@@ -74,7 +74,7 @@ impl Partition {
 }
 
 impl Movable for Partition {
-    fn wish(&mut self, block: &Backing, now: Time) -> Option<Wish> {
+    fn move_request(&mut self, block: &Backing, now: Time) -> Option<MoveRequest> {
         let (table, ownership) = (&mut self.store.table, &self.store.ownership);
         self.planner.observe(table, now);
         let moving = self.export.is_some() || self.import.is_some();
@@ -85,7 +85,7 @@ impl Movable for Partition {
             self.planner.wait_for_discards(table, now);
             return None;
         }
-        self.planner.wish(table, ownership, block, now, self.fills.is_empty())
+        self.planner.move_request(table, ownership, block, now, self.fills.is_empty())
     }
 
     fn can_leave(&self) -> bool {
@@ -93,15 +93,15 @@ impl Movable for Partition {
         !self.is_busy() && !self.store.ownership.is_empty_handed() && self.discards.is_empty()
     }
 
-    fn wish_at(&self) -> Option<Time> {
+    fn move_request_due(&self) -> Option<Time> {
         if self.is_busy() || self.store.ownership.is_empty_handed() {
             return None;
         }
-        self.planner.wish_at(&self.store.table, &self.store.ownership)
+        self.planner.move_request_due(&self.store.table, &self.store.ownership)
     }
 
-    fn refused(&mut self, now: Time, wish: Wish, status: Status, why: String) {
-        self.planner.refused(&mut self.store.table, now, wish, status, why);
+    fn refused(&mut self, now: Time, request: MoveRequest, status: Status, why: String) {
+        self.planner.refused(&mut self.store.table, now, request, status, why);
     }
 
     fn begin_export(&mut self, block: &mut Backing, start: u64, end: u64) -> Result<(), Answer> {

@@ -5,7 +5,7 @@ use super::heap::RESERVE_FRACTION;
 use super::overflow::Relief;
 use super::ownership::Ownership;
 use super::table::Table;
-use crate::moves::Wish;
+use crate::moves::MoveRequest;
 use honeycomb_block::Backing;
 use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::Status;
@@ -161,14 +161,14 @@ impl MovePlanner {
     }
 
     /// The move to request, of a block that takes part in none. `idle` if no payload is arriving.
-    pub fn wish(
+    pub fn move_request(
         &mut self,
         table: &mut Table,
         range: &Ownership,
         block: &Backing,
         now: Time,
         idle: bool,
-    ) -> Option<Wish> {
+    ) -> Option<MoveRequest> {
         let (size, taken) = (table.heap.size, table.heap.taken());
         self.was_fuller |= taken > self.marks.merge_at(size);
         let split = self.wants_split(table, range, block, taken);
@@ -179,17 +179,18 @@ impl MovePlanner {
                 _ => Relief::Possible,
             });
         }
-        let merge = || (idle && self.wants_merge(range, now, taken, size)).then_some(Wish::Merge);
-        let Some(wish) = split.or_else(merge) else {
+        let merge =
+            || (idle && self.wants_merge(range, now, taken, size)).then_some(MoveRequest::Merge);
+        let Some(request) = split.or_else(merge) else {
             self.looked = now;
             return None;
         };
         self.asked = true;
         let denied = matches!(table.overflow.relief(), Relief::Denied(..));
-        if matches!(wish, Wish::Split { .. }) && !denied {
+        if matches!(request, MoveRequest::Split { .. }) && !denied {
             table.overflow.set_relief(Relief::Coming);
         }
-        Some(wish)
+        Some(request)
     }
 
     fn wants_split(
@@ -198,7 +199,7 @@ impl MovePlanner {
         range: &Ownership,
         block: &Backing,
         taken: usize,
-    ) -> Option<Wish> {
+    ) -> Option<MoveRequest> {
         let size = table.heap.size;
         let pressed = *table.overflow.relief() == Relief::Wanted;
         let grown = self.merged_with.map_or(0, |with| with + size / HEAVIER);
@@ -215,7 +216,7 @@ impl MovePlanner {
         let middle = point.middle(block);
         self.indivisible = middle.is_none().then_some(taken);
         self.hot = middle.is_none().then(|| point.hot_keys(block));
-        middle.map(|start| Wish::Split { start })
+        middle.map(|start| MoveRequest::Split { start })
     }
 
     fn wants_merge(&self, range: &Ownership, now: Time, taken: usize, size: usize) -> bool {
@@ -228,8 +229,8 @@ impl MovePlanner {
         taken + size / LIGHTER <= self.refused_with
     }
 
-    /// When `wish` may have changed although the block has not, if it has requested no move.
-    pub fn wish_at(&self, table: &Table, range: &Ownership) -> Option<Time> {
+    /// When `move_request` may have changed although the block has not, if it has requested no move.
+    pub fn move_request_due(&self, table: &Table, range: &Ownership) -> Option<Time> {
         let (size, taken) = (table.heap.size, table.heap.taken());
         let light = taken <= self.marks.merge_at(size);
         let forgotten = table.overflow.is_lacking() && !Bug::ReasonOutlivesNeed.active();
@@ -256,13 +257,13 @@ impl MovePlanner {
         &mut self,
         table: &mut Table,
         now: Time,
-        wish: Wish,
+        request: MoveRequest,
         status: Status,
         why: String,
     ) {
         self.asked = false;
-        match wish {
-            Wish::Split { .. } => {
+        match request {
+            MoveRequest::Split { .. } => {
                 self.after = now + ASK_AGAIN;
                 // After `Busy`, or without a controller, writers wait for another answer.
                 let (relief, lacking) = match status {
@@ -274,14 +275,14 @@ impl MovePlanner {
                 table.overflow.set_lacking(lacking);
                 self.reason_until = now + REASON_LASTS;
             }
-            Wish::Merge => {
+            MoveRequest::Merge => {
                 let rest = self.merge_rest.max(MERGE_REST);
                 self.merge_after = now + rest;
                 self.merge_rest = (2 * rest).min(MERGE_REST_MAX);
                 self.refused_with = table.heap.taken();
             }
             // The block itself did not request it.
-            Wish::Relocate => {}
+            MoveRequest::Relocate => {}
         }
     }
 

@@ -6,7 +6,7 @@ mod targets;
 
 use crate::{Driver, blocks, steps_in};
 use honeycomb_structures::{
-    Answer, KvBlock, Marks, Movable, Ops, Outcome, Parcel, Prepared, Structure, Totals, Wish,
+    Answer, KvBlock, Marks, Movable, MoveRequest, Ops, Outcome, Parcel, Prepared, Structure, Totals,
 };
 use honeycomb_types::limits::SLOT_WIDTH;
 use honeycomb_types::{BlockId, ServerId, ShardIx, Time, sizes};
@@ -116,22 +116,22 @@ impl Pair {
                 assert_eq!(answer.value, before.is_some() as u64);
             }
             Status::Busy if self.waits(key_hash(key)) || self.pinned() => {}
-            Status::Busy => self.refuse_wish(),
+            Status::Busy => self.refuse_request(),
             Status::BlockFull | Status::OutOfMemory => {}
             other => panic!("{other:?}"),
         }
     }
 
     /// A block without room waits for a part of it to move, if it was part of a move before.
-    fn refuse_wish(&mut self) {
+    fn refuse_request(&mut self) {
         let from = self.ranges.iter().position(Option::is_some).unwrap();
         for place in from..2 {
             let Some(driver) = &mut self.blocks[place] else { continue };
             driver.sleep(200);
             let now = driver.now;
             let (mover, block) = self.mover(place);
-            if let Some(wish) = mover.wish(block, now) {
-                mover.refused(now, wish, Status::OutOfMemory, "none is free".into());
+            if let Some(request) = mover.move_request(block, now) {
+                mover.refused(now, request, Status::OutOfMemory, "none is free".into());
             }
         }
     }
@@ -436,19 +436,21 @@ proptest! {
 #[test]
 fn a_full_block_asks_to_be_divided_in_half_and_an_empty_one_to_be_merged() {
     let mut pair = Pair::new();
-    let mut wish = None;
+    let mut request = None;
     for n in 0..u16::MAX {
         pair.put(&key(n), &[7; 600]);
         let driver = pair.driver(0);
         driver.sleep(1);
         let now = driver.now;
         let (mover, block) = pair.mover(0);
-        wish = mover.wish(block, now);
-        if wish.is_some() {
+        request = mover.move_request(block, now);
+        if request.is_some() {
             break;
         }
     }
-    let Some(Wish::Split { start }) = wish else { panic!("it is full and has no wish") };
+    let Some(MoveRequest::Split { start }) = request else {
+        panic!("it is full and requests no move")
+    };
     let below = pair.model.keys().filter(|key| key_hash(key) < start).count();
     assert!((2 * below).abs_diff(pair.model.len()) <= pair.model.len() / 8, "{below}");
     let used = pair.driver(0).structure.bytes_used() as usize;
@@ -456,7 +458,7 @@ fn a_full_block_asks_to_be_divided_in_half_and_an_empty_one_to_be_merged() {
     // It does not request twice.
     let now = pair.driver(0).now;
     let (mover, block) = pair.mover(0);
-    assert_eq!(mover.wish(block, now), None);
+    assert_eq!(mover.move_request(block, now), None);
 }
 
 /// Two blocks merged although they filled 79 % of one. The result split at once when it grew fast (at 70 %),
@@ -488,7 +490,7 @@ fn a_block_that_was_made_of_two_is_divided_when_it_has_grown() {
             pair.driver(0).sleep(5);
             let now = pair.driver(0).now;
             let (mover, block) = pair.mover(0);
-            asked.push(mover.wish(block, now).is_some());
+            asked.push(mover.move_request(block, now).is_some());
         }
         let wanted = if made_of_two { [false, false, true] } else { [false, true, false] };
         assert_eq!(asked, wanted, "made of two: {made_of_two}; it requests once");
@@ -513,8 +515,13 @@ fn a_block_that_found_no_neighbour_asks_again_when_it_is_lighter() {
         pair.delete(key);
         let now = pair.driver(place).now;
         let (mover, block) = pair.mover(place);
-        if mover.wish(block, now) == Some(Wish::Merge) {
-            mover.refused(now, Wish::Merge, Status::OutOfMemory, "no neighbour has room".into());
+        if mover.move_request(block, now) == Some(MoveRequest::Merge) {
+            mover.refused(
+                now,
+                MoveRequest::Merge,
+                Status::OutOfMemory,
+                "no neighbour has room".into(),
+            );
             asked.push(n);
         }
     }
@@ -534,7 +541,7 @@ fn a_block_that_is_one_hot_slot_does_not_ask_to_be_divided() {
         let answer = driver.run(Op::KvPut, &args, &[7; 600]);
         driver.sleep(1);
         let now = driver.now;
-        assert_eq!(driver.structure.movable().unwrap().wish(&driver.block, now), None);
+        assert_eq!(driver.structure.movable().unwrap().move_request(&driver.block, now), None);
         if answer.status == Status::BlockFull {
             let text = String::from_utf8_lossy(&answer.args).into_owned();
             assert!(
@@ -561,8 +568,8 @@ fn first_split_of_few_hashes() -> Option<u64> {
         }
         driver.sleep(10);
         let now = driver.now;
-        let Some(Wish::Split { start }) =
-            driver.structure.movable().unwrap().wish(&driver.block, now)
+        let Some(MoveRequest::Split { start }) =
+            driver.structure.movable().unwrap().move_request(&driver.block, now)
         else {
             continue;
         };
@@ -620,8 +627,10 @@ fn a_small_block_that_is_full_to_the_brim_can_be_divided() {
     for size in [64 << 10, 256 << 10, 1 << 20] {
         for length in [40, 300, 1000] {
             for salt in 0..8 {
-                let (driver, wish) = brimful(size, length, salt);
-                let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+                let (driver, request) = brimful(size, length, salt);
+                let Some(MoveRequest::Split { start }) = request else {
+                    panic!("it is full: {request:?}")
+                };
                 let Driver { mut structure, mut block, .. } = driver;
                 let begun = structure.movable().unwrap().begin_export(&mut block, start, u64::MAX);
                 assert!(begun.is_ok(), "{size} {length} {salt}: {begun:?}");
@@ -631,8 +640,8 @@ fn a_small_block_that_is_full_to_the_brim_can_be_divided() {
     }
 }
 
-/// A block that was filled without a call of `wish`, and the move that it requests then.
-fn brimful(size: usize, length: usize, salt: u32) -> (Driver<KvBlock>, Option<Wish>) {
+/// A block that was filled without a call of `move_request`, and the move that it requests then.
+fn brimful(size: usize, length: usize, salt: u32) -> (Driver<KvBlock>, Option<MoveRequest>) {
     brimful_of(size, salt, |_| length)
 }
 
@@ -641,11 +650,11 @@ fn brimful_of(
     size: usize,
     salt: u32,
     length: impl Fn(u32) -> usize,
-) -> (Driver<KvBlock>, Option<Wish>) {
+) -> (Driver<KvBlock>, Option<MoveRequest>) {
     let mut driver = Driver::new(size, block_of(size, 0, u64::MAX));
     driver.sleep(1);
     let now = driver.now;
-    assert_eq!(driver.structure.movable().unwrap().wish(&driver.block, now), None);
+    assert_eq!(driver.structure.movable().unwrap().move_request(&driver.block, now), None);
     for n in 0.. {
         let args = [&[0], format!("brim-{salt}-{n}").as_bytes()].concat();
         if driver.run(Op::KvPut, &args, &vec![7; length(n)]).status == Status::Busy {
@@ -654,8 +663,8 @@ fn brimful_of(
     }
     driver.sleep(1);
     let now = driver.now;
-    let wish = driver.structure.movable().unwrap().wish(&driver.block, now);
-    (driver, wish)
+    let request = driver.structure.movable().unwrap().move_request(&driver.block, now);
+    (driver, request)
 }
 
 /// Of 100 small blocks full of large and small values, the number that cannot be divided.
@@ -669,8 +678,8 @@ fn indivisible_of_100() -> usize {
         }
     };
     let divides = |salt: &u32| {
-        let (driver, wish) = brimful_of(size, *salt, lengths(*salt));
-        let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+        let (driver, request) = brimful_of(size, *salt, lengths(*salt));
+        let Some(MoveRequest::Split { start }) = request else { panic!("it is full: {request:?}") };
         let Driver { mut structure, mut block, .. } = driver;
         let begun = structure.movable().unwrap().begin_export(&mut block, start, u64::MAX).is_ok();
         structure.check(&block);
@@ -699,8 +708,8 @@ fn new_entries_in_the_reserve_are_seen() {
 
 #[test]
 fn a_block_that_could_not_be_divided_asks_again() {
-    let (mut driver, wish) = brimful(256 << 10, 1000, 0);
-    let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+    let (mut driver, request) = brimful(256 << 10, 1000, 0);
+    let Some(MoveRequest::Split { start }) = request else { panic!("it is full: {request:?}") };
     let pin = driver.block.pin(0..256 << 10);
     let begun =
         driver.structure.movable().unwrap().begin_export(&mut driver.block, start, u64::MAX);
@@ -710,9 +719,14 @@ fn a_block_that_could_not_be_divided_asks_again() {
     drop(pin);
     let again = driver.run(Op::KvPut, b"\0one more", &[7; 1000]);
     assert_eq!(again.status, Status::Busy);
-    let due = driver.structure.movable().unwrap().wish_at().expect("it has another check to come");
-    let wish = driver.structure.movable().unwrap().wish(&driver.block, due);
-    assert_eq!(wish, Some(Wish::Split { start }));
+    let due = driver
+        .structure
+        .movable()
+        .unwrap()
+        .move_request_due()
+        .expect("it has another check to come");
+    let request = driver.structure.movable().unwrap().move_request(&driver.block, due);
+    assert_eq!(request, Some(MoveRequest::Split { start }));
     driver.structure.movable().unwrap().begin_export(&mut driver.block, start, u64::MAX).unwrap();
 }
 
@@ -720,15 +734,15 @@ fn a_block_that_could_not_be_divided_asks_again() {
 /// away a half of the rest as well, and writers got `BlockFull` although half of it had just moved.
 #[test]
 fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
-    let (driver, wish) = brimful(SIZE, 1000, 3);
-    let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+    let (driver, request) = brimful(SIZE, 1000, 3);
+    let Some(MoveRequest::Split { start }) = request else { panic!("it is full: {request:?}") };
     let Driver { mut structure, mut block, now, .. } = driver;
     structure.movable().unwrap().begin_export(&mut block, start, u64::MAX).unwrap();
     structure.movable().unwrap().freeze(Time::ZERO);
     while structure.movable().unwrap().next_parcel(&mut block).is_some() {}
     structure.movable().unwrap().hand_over();
     structure.movable().unwrap().depart(now, MOVED.to_vec());
-    assert_eq!(structure.movable().unwrap().wish(&block, now), None);
+    assert_eq!(structure.movable().unwrap().move_request(&block, now), None);
     let mut driver = Driver { structure, block, ..Driver::new(SIZE, super::moves::block(0, 1)) };
     let mut n = 0;
     loop {
@@ -740,7 +754,7 @@ fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
         assert!(matches!(status, Status::Ok | Status::Busy | Status::Moved), "{status:?}");
         let now = driver.now;
         let leaving = driver.structure.movable().unwrap().sweep(&mut driver.block);
-        assert_eq!(driver.structure.movable().unwrap().wish(&driver.block, now), None);
+        assert_eq!(driver.structure.movable().unwrap().move_request(&driver.block, now), None);
         if !leaving {
             break;
         }
@@ -794,8 +808,8 @@ fn cut_when_read(times: usize) -> (f64, f64) {
     read_below(&mut driver, 4000, salt, hot, times);
     driver.sleep(200);
     let now = driver.now;
-    let wish = driver.structure.movable().unwrap().wish(&driver.block, now);
-    let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+    let request = driver.structure.movable().unwrap().move_request(&driver.block, now);
+    let Some(MoveRequest::Split { start }) = request else { panic!("it is full: {request:?}") };
     let hashes = (0..4000u32).map(|n| key_hash(format!("brim-{salt}-{n}").as_bytes()));
     let part = |hashes: Vec<u64>| {
         hashes.iter().filter(|hash| **hash < start).count() as f64 / hashes.len() as f64

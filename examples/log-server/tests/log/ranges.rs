@@ -6,9 +6,9 @@ use honeycomb_client::{Custom, CustomOptions, Heard, Listener};
 use honeycomb_e2e::{Cluster, KIB, eventually, prefix, server_options};
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_structures::{
-    Answer, Arrival, Backing, Change, Changes, Event, Kind, KindSpec, Movable, Op, Opening,
-    Operation, OperationSpec, Ops, Outcome, Prepared, Registry, Route, Router, Status, Structure,
-    StructureKind, Time, Totals, Wish,
+    Answer, Arrival, Backing, Change, Changes, Event, Kind, KindSpec, Movable, MoveRequest, Op,
+    Opening, Operation, OperationSpec, Ops, Outcome, Prepared, Registry, Route, Router, Status,
+    Structure, StructureKind, Time, Totals,
 };
 use honeycomb_types::PrefixId;
 use honeycomb_wire::notice::{Filter, kinds};
@@ -96,7 +96,7 @@ impl Changes for NotesBlock {
 }
 
 impl Movable for NotesBlock {
-    fn wish(&mut self, _: &Backing, _: Time) -> Option<Wish> {
+    fn move_request(&mut self, _: &Backing, _: Time) -> Option<MoveRequest> {
         None
     }
 
@@ -104,11 +104,11 @@ impl Movable for NotesBlock {
         true
     }
 
-    fn wish_at(&self) -> Option<Time> {
+    fn move_request_due(&self) -> Option<Time> {
         None
     }
 
-    fn refused(&mut self, _: Time, _: Wish, _: Status, _: String) {}
+    fn refused(&mut self, _: Time, _: MoveRequest, _: Status, _: String) {}
 
     fn begin_export(&mut self, _: &mut Backing, _: u64, _: u64) -> Result<(), Answer> {
         Ok(())

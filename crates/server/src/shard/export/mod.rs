@@ -29,7 +29,7 @@ use super::tiers::{TierWork, Tiers};
 use super::{BlockOwner, BlockSlot, Effect, Shard, ShardConfig};
 use crate::refusals::wrong_epoch;
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, Lanes, Movable, Structure, Wish};
+use honeycomb_structures::{Answer, Lanes, Movable, MoveRequest, Structure};
 use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::Status;
@@ -115,12 +115,12 @@ impl Exports {
     /// When the exports of a block with this structure need attention. `may_move` as in `Source`.
     fn due(&self, structure: &mut dyn Structure, may_move: bool) -> Option<Time> {
         let export = self.peer.as_ref().and_then(|peer| peer.due());
-        let wish = match &self.peer {
-            None if may_move => structure.movable().and_then(|m| m.wish_at()),
+        let request = match &self.peer {
+            None if may_move => structure.movable().and_then(|m| m.move_request_due()),
             _ => None,
         };
         let departure = self.departure.filter(|_| self.peer.is_none()).map(|d| d.at);
-        [export, wish, departure, self.sweep_at].into_iter().flatten().min()
+        [export, request, departure, self.sweep_at].into_iter().flatten().min()
     }
 
     /// Whether an export, or the request for one, needs the block as it is in memory.
@@ -168,40 +168,46 @@ impl Exports {
         let Some(movable) = source.structure.movable() else { return Look::Nothing };
         // The block's own needs come first: requests wait for them.
         let own = match source.may_move {
-            true => movable.wish(source.backing, source.now),
+            true => movable.move_request(source.backing, source.now),
             false => None,
         };
         let departs = self.departure.is_some_and(|departure| departure.at <= source.now);
-        let Some(wish) = own.or_else(|| self.wish_to_leave(source)) else {
+        let Some(request) = own.or_else(|| self.request_to_leave(source)) else {
             return if departs { Look::CannotLeave } else { Look::Nothing };
         };
-        self.peer = Some(Box::new(PeerExport::chosen(source.now, wish)));
+        self.peer = Some(Box::new(PeerExport::chosen(source.now, request)));
         self.request_target(source);
         Look::Requested
     }
 
-    /// The wish of a block that must leave its server, when it is due and possible.
-    fn wish_to_leave(&mut self, source: &mut Source<'_>) -> Option<Wish> {
+    /// The request of a block that must leave its server, when it is due and possible.
+    fn request_to_leave(&mut self, source: &mut Source<'_>) -> Option<MoveRequest> {
         let now = source.now;
         let departure = self.departure.as_mut().filter(|departure| departure.at <= now)?;
         if source.may_move && source.structure.movable().is_some_and(|m| m.can_leave()) {
-            return Some(Wish::Relocate);
+            return Some(MoveRequest::Relocate);
         }
         departure.at = now + LEAVE_AGAIN_MIN;
         None
     }
 
     /// Handles a refusal of the controller to begin the requested move.
-    fn refused(&mut self, source: &mut Source<'_>, wish: Wish, status: Status, why: String) {
+    fn refused(
+        &mut self,
+        source: &mut Source<'_>,
+        request: MoveRequest,
+        status: Status,
+        why: String,
+    ) {
         let now = source.now;
         if status == Status::Busy {
             source.successor.full.ends(); // Memory is being freed.
         }
-        match wish {
+        match request {
             // The server stays, and the block with it.
-            Wish::Relocate if status == Status::Removed => self.departure = None,
-            Wish::Relocate => self.postpone_departure(now),
-            _ => movable(source.structure).refused(now, wish, refusal_at_block(status), why),
+            MoveRequest::Relocate if status == Status::Removed => self.departure = None,
+            MoveRequest::Relocate => self.postpone_departure(now),
+            _ => movable(source.structure).refused(now, request, refusal_at_block(status), why),
         }
     }
 

@@ -13,7 +13,7 @@ use super::flight::PartsInFlight;
 use super::{Exports, SWEEP_AFTER, Source, movable};
 use crate::shard::Effect;
 use crate::shard::connections::{PeerKey, Post, PostPayload};
-use honeycomb_structures::{Parcel, Prepared, Wish};
+use honeycomb_structures::{MoveRequest, Parcel, Prepared};
 use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveLanesRequest};
@@ -117,7 +117,7 @@ enum PeerStage {
 
 /// An export to a peer.
 pub(super) struct PeerExport {
-    wish: Wish,
+    request: MoveRequest,
     stage: PeerStage,
     id: u64,
     /// The range that moves, and the target block.
@@ -136,9 +136,9 @@ pub(super) struct PeerExport {
 
 impl PeerExport {
     /// An export whose target is requested now.
-    pub fn chosen(now: Time, wish: Wish) -> PeerExport {
+    pub fn chosen(now: Time, request: MoveRequest) -> PeerExport {
         PeerExport {
-            wish,
+            request,
             stage: PeerStage::Chosen,
             id: 0,
             entry: MapEntry::default(),
@@ -271,12 +271,12 @@ impl PeerExport {
 
     /// The retry records that move with the range.
     fn retry_records(&self, source: &Source<'_>) -> VecDeque<Vec<u8>> {
-        let leaves = self.wish == Wish::Relocate && Bug::RelocateForgetsLanes.active();
+        let leaves = self.request == MoveRequest::Relocate && Bug::RelocateForgetsLanes.active();
         if leaves || Bug::MoveForgetsRecords.active() {
             return VecDeque::new();
         }
         let MapEntry { start, end, .. } = self.entry;
-        source.lanes.export(start, end, self.wish.way().gives_all(), LANES_PART).into()
+        source.lanes.export(start, end, self.request.way().gives_all(), LANES_PART).into()
     }
 
     fn send_parcel(&mut self, parcel: Parcel, source: &mut Source<'_>) {
@@ -302,7 +302,7 @@ impl PeerExport {
         movable(source.structure).hand_over();
         // Subscribers of a range can be at the target before its first change there. Those of a block that
         // moves whole stay until its end.
-        if !movable(source.structure).as_it_lies() {
+        if !movable(source.structure).moves_whole() {
             let to = MovedArgs { version: 0, entry: self.entry.clone() };
             source.watchers.hand_over(0, &to, &mut source.out.notices);
         }
@@ -322,18 +322,18 @@ impl Exports {
     /// Requests a target from the controller.
     pub(super) fn request_target(&self, source: &mut Source<'_>) {
         let peer = self.peer.as_ref().expect("the caller has found the export");
-        let start = match peer.wish {
-            Wish::Split { start } => start,
-            Wish::Merge | Wish::Relocate => source.owner.start,
+        let start = match peer.request {
+            MoveRequest::Split { start } => start,
+            MoveRequest::Merge | MoveRequest::Relocate => source.owner.start,
         };
-        let (structure, at, way) = (source.owner.structure, source.owner.at, peer.wish.way());
+        let (structure, at, way) = (source.owner.structure, source.owner.at, peer.request.way());
         source.out.effects.push(Effect::BeginMove { structure, at, start, way });
     }
 
     /// Handles a message of the controller; returns false if the block has no export.
     pub(super) fn word(&mut self, source: &mut Source<'_>, word: MoveWord) -> bool {
         let Some(peer) = &mut self.peer else { return false };
-        let (wish, now) = (peer.wish, source.now);
+        let (request, now) = (peer.request, source.now);
         match (word, peer.stage) {
             (MoveWord::Begin { id, entry, address }, PeerStage::Chosen) => {
                 source.successor.full.ends();
@@ -341,7 +341,7 @@ impl Exports {
             }
             (MoveWord::Refused(status, why), PeerStage::Chosen) => {
                 self.peer = None;
-                self.refused(source, wish, status, why);
+                self.refused(source, request, status, why);
             }
             (MoveWord::Unanswered, PeerStage::Chosen) => {
                 peer.stage = PeerStage::Unknown { again: Some(now + ASK_CONTROLLER_AGAIN) };
@@ -349,7 +349,7 @@ impl Exports {
                     self.peer = None;
                 }
                 let why = "the controller did not answer".into();
-                self.refused(source, wish, Status::Unavailable, why);
+                self.refused(source, request, Status::Unavailable, why);
             }
             (word, PeerStage::Unknown { .. }) => self.answer_to_unknown(source, word),
             (MoveWord::Committed(moved), PeerStage::Committing { .. }) => {
@@ -358,7 +358,7 @@ impl Exports {
             // The controller has removed the block from its structure: the answer about the commit was lost.
             // The block serves no request again.
             (MoveWord::NotCommitted(Status::WrongEpoch, _), PeerStage::Committing { .. })
-                if movable(source.structure).as_it_lies() =>
+                if movable(source.structure).moves_whole() =>
             {
                 movable(source.structure).depart(now, Vec::new());
                 self.end(source);
@@ -418,7 +418,7 @@ impl Exports {
             }
             (Status::Ok, _) => peer.send_parts(source),
             (status, _) => {
-                let is_whole = peer.wish == Wish::Relocate;
+                let is_whole = peer.request == MoveRequest::Relocate;
                 self.cancel(source, true);
                 if is_whole && status == Status::BlockFull {
                     movable(source.structure).did_not_fit();
@@ -507,7 +507,7 @@ impl Exports {
     fn depart(&mut self, source: &mut Source<'_>, moved: &MovedArgs) {
         let now = source.now;
         movable(source.structure).depart(now, moved.encode());
-        if movable(source.structure).as_it_lies() {
+        if movable(source.structure).moves_whole() {
             source.watchers.hand_over(0, moved, &mut source.out.notices);
         }
         let first = self.end(source).entry.start;

@@ -5,9 +5,10 @@ use super::*;
 /// Reads the whole file. Returns whether the shard requested a promotion.
 fn requests_promotion(world: &mut World) -> bool {
     world.read(0, 0, SIZE as u32);
-    let wish = world.shard.out().take_effects().iter().any(|e| matches!(e, Effect::Promote { .. }));
+    let requested =
+        world.shard.out().take_effects().iter().any(|e| matches!(e, Effect::Promote { .. }));
     world.drain();
-    wish
+    requested
 }
 
 #[test]
@@ -48,16 +49,16 @@ fn block_that_is_read_often_is_promoted_and_read_from_memory() {
 #[test]
 fn promotion_that_is_not_granted_is_requested_less_and_less_often() {
     let mut world = below();
-    let mut wished = Vec::new();
+    let mut requested = Vec::new();
     let begun = world.now;
     while world.now.since(begun) < Duration::from_secs(60) {
         if requests_promotion(&mut world) {
-            wished.push(world.now.since(begun).as_secs());
+            requested.push(world.now.since(begun).as_secs());
         }
         world.now = world.now + Duration::from_millis(200);
     }
-    assert!((4..=7).contains(&wished.len()), "{wished:?}");
-    let pauses: Vec<u64> = wished.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!((4..=7).contains(&requested.len()), "{requested:?}");
+    let pauses: Vec<u64> = requested.windows(2).map(|two| two[1] - two[0]).collect();
     assert!(pauses[0] <= 6 && *pauses.last().unwrap() >= 15, "{pauses:?}");
 }
 

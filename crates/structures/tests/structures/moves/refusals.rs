@@ -1,7 +1,7 @@
 //! The answers to writers of a full block after its split was refused for lack of memory.
 
 use super::{Pair, SIZE};
-use honeycomb_structures::Wish;
+use honeycomb_structures::MoveRequest;
 use honeycomb_wire::{Op, Status};
 
 /// A block below the level at which it requests a split has no room for a value, and requests a split for it
@@ -15,25 +15,25 @@ fn writer_of_a_full_block_learns_that_memory_is_lacking_also_while_the_block_ask
         pair.driver(0).sleep(50);
         pair.driver(0).run(Op::KvPut, &args, &[7; SIZE / 8 - 100]).status
     };
-    let wish = |pair: &mut Pair| {
+    let request = |pair: &mut Pair| {
         pair.driver(0).sleep(50);
         let now = pair.driver(0).now;
         let (mover, block) = pair.mover(0);
-        mover.wish(block, now)
+        mover.move_request(block, now)
     };
     let refuse = |pair: &mut Pair, split, status| {
         let now = pair.driver(0).now;
         pair.mover(0).0.refused(now, split, status, "for this reason".into());
     };
-    assert_eq!(wish(&mut pair), None);
+    assert_eq!(request(&mut pair), None);
     let first = (0..8).find(|n| put(&mut pair, *n) != Status::Ok).unwrap();
     assert_eq!(put(&mut pair, first), Status::Busy, "nothing is known yet");
-    let split = wish(&mut pair).expect("a value has no room");
+    let split = request(&mut pair).expect("a value has no room");
     refuse(&mut pair, split, Status::OutOfMemory);
     let mut asked = 0;
     for step in 0..20 {
         assert_eq!(put(&mut pair, first), Status::OutOfMemory, "step {step}");
-        if let Some(split) = wish(&mut pair) {
+        if let Some(split) = request(&mut pair) {
             pair.driver(0).sleep(2000);
             assert_eq!(put(&mut pair, first), Status::OutOfMemory, "step {step}: it has asked");
             refuse(&mut pair, split, Status::OutOfMemory);
@@ -45,7 +45,7 @@ fn writer_of_a_full_block_learns_that_memory_is_lacking_also_while_the_block_ask
     let again = |pair: &mut Pair| {
         let asks = |_| {
             put(pair, first);
-            wish(pair)
+            request(pair)
         };
         (0..5).find_map(asks).expect("it asks again")
     };
@@ -57,7 +57,7 @@ fn writer_of_a_full_block_learns_that_memory_is_lacking_also_while_the_block_ask
     assert_eq!(put(&mut pair, first), Status::QuotaExceeded);
     let split = again(&mut pair);
     refuse(&mut pair, split, Status::OutOfMemory);
-    let Wish::Split { start } = again(&mut pair) else { panic!("it asks for a split") };
+    let MoveRequest::Split { start } = again(&mut pair) else { panic!("it asks for a split") };
     let (mover, block) = pair.mover(0);
     mover.begin_export(block, start, u64::MAX).unwrap();
     assert_eq!(put(&mut pair, first), Status::Busy, "a part of it moves");
@@ -71,19 +71,19 @@ fn answer_some_time_after_a_refusal() -> Status {
         let args = [&[0], format!("large {n}").as_bytes()].concat();
         pair.driver(0).run(Op::KvPut, &args, &[7; SIZE / 8 - 100]).status
     };
-    let wish = |pair: &mut Pair| {
+    let request = |pair: &mut Pair| {
         let now = pair.driver(0).now;
         let (mover, block) = pair.mover(0);
-        mover.wish(block, now)
+        mover.move_request(block, now)
     };
     // The request of the block at the next moment at which it may have one.
     let due = |pair: &mut Pair| {
-        let at = pair.mover(0).0.wish_at()?;
+        let at = pair.mover(0).0.move_request_due()?;
         let driver = pair.driver(0);
         driver.now = driver.now.max(at);
-        wish(pair)
+        request(pair)
     };
-    assert_eq!(wish(&mut pair), None);
+    assert_eq!(request(&mut pair), None);
     let first = (0..8).find(|n| put(&mut pair, *n) != Status::Ok).unwrap();
     let split = due(&mut pair).expect("a value has no room");
     let refused = pair.driver(0).now;
