@@ -19,6 +19,7 @@ mod stop;
 mod sweep;
 
 use crate::durable::PrefixImage;
+use crate::kinds::Kinds;
 use crate::reply::{FlushProgress, FlushState, FlushedPart, FlushedStructure};
 use crate::slab::chain;
 use crate::structures::StructureRecord;
@@ -28,7 +29,7 @@ use barrier::Barrier;
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX, FLUSHES_KEPT};
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, Epoch, FLUSH_EXTENTS, FLUSH_PART, JobId, Marks, PrefixId, Router,
+    BlockAt, BlockId, Bug, Epoch, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, Marks, PrefixId, Router,
     ServerId, StructureId, Time, flush_directory,
 };
 use live::Ended;
@@ -97,10 +98,11 @@ impl BlockFlush {
 
 impl FlushedStructure {
     /// The manifest entry of a structure without its parts.
-    fn without_parts(structure: &StructureRecord) -> FlushedStructure {
+    fn without_parts(structure: &StructureRecord, kinds: &Kinds) -> FlushedStructure {
         FlushedStructure {
             name: structure.name.clone(),
             kind: structure.kind,
+            kind_name: kinds.name(structure.kind),
             flushes: structure.attributes().flushes,
             sealed: structure.sealed,
             max_items: structure.max_items(),
@@ -108,9 +110,25 @@ impl FlushedStructure {
             parts: Vec::new(),
         }
     }
+
+    /// Whether the manifest lists it, and the name of its kind is not known yet.
+    fn lacks_kind_name(&self) -> bool {
+        let custom = matches!(self.kind, Kind::Custom(_));
+        custom && self.flushes && self.kind_name.is_empty()
+    }
 }
 
 impl Flush {
+    /// Adds the names of kinds that were not known yet. Returns whether there were any.
+    fn name_kinds(&mut self, kinds: &Kinds) -> bool {
+        let mut named = false;
+        for structure in self.structures.iter_mut().filter(|s| s.lacks_kind_name()) {
+            structure.kind_name = kinds.name(structure.kind);
+            named |= !structure.kind_name.is_empty();
+        }
+        named
+    }
+
     /// Its structures as listed in the manifest, with the existing parts.
     fn told(&self) -> Vec<FlushedStructure> {
         let mut structures = self.structures.clone();
@@ -466,7 +484,7 @@ impl Catalog {
         let placed = structure.entries.iter().enumerate();
         let ranges: HashMap<_, _> =
             placed.map(|(i, e)| (e.block, (e.start, structure.end(i)))).collect();
-        let mut flushed = FlushedStructure::without_parts(structure);
+        let mut flushed = FlushedStructure::without_parts(structure, &self.kinds);
         let own = structure.in_order().map(|block| (block, false));
         let extents = structure.extents.iter().map(|&block| (block, true));
         let blocks: Vec<(BlockId, bool)> = own.chain(extents).collect();
@@ -603,21 +621,22 @@ impl Catalog {
             |part: &&BlockFlush| matches!(part.state, PartState::Written | PartState::Copied);
         let written = flush.parts.iter().rev().filter(there);
         let wrote = written.map(|part| part.at.block.server());
-        // A server names the kinds that it serves.
-        let able = |id: &ServerId| {
-            let server = self.pool.server(*id).filter(|server| server.flush);
-            let mut listed = flush.structures.iter().filter(|s| s.flushes);
-            server.is_some_and(|at| listed.all(|s| at.kinds.serves(s.kind)))
-        };
+        let able = |id: &ServerId| self.pool.server(*id).is_some_and(|server| server.flush);
         let any = self.pool.servers().map(|(id, _)| id);
-        let Some(server) = wrote.chain(any).find(able) else {
-            let again = self.now + pause(flush.attempts);
-            self.flushes.retries.push(Reverse((again, number, Again::Commit)));
-            let flush = self.flushes.all.get_mut(&number).expect("looked up just now");
-            flush.attempts += 1;
-            let text = "no memory server with a flush_root serves all kinds of the prefix";
-            flush.error = Some(text.into());
-            return self.show_flush(number);
+        let server = wrote.chain(any).find(able);
+        let unnamed = flush.structures.iter().find(|s| s.lacks_kind_name());
+        let ready = match (server, unnamed) {
+            (Some(server), None) => Ok(server),
+            (None, _) => Err("no memory server with a flush_root is there".into()),
+            (_, Some(s)) => {
+                let (kind, name) = (s.kind, crate::error::Of(&flush.address, &s.name));
+                let text = "no memory server has announced the name of";
+                Err(format!("{text} the {kind}, which is {name}"))
+            }
+        };
+        let server = match ready {
+            Ok(server) => server,
+            Err(why) => return self.commit_later(number, why),
         };
         effects.push(Effect::CommitFlush {
             server,
@@ -630,6 +649,26 @@ impl Catalog {
             below: flush.below.clone(),
         });
         self.flushes.all.get_mut(&number).expect("looked up just now").committing = Some(server);
+    }
+
+    /// Retries the manifest after a pause, and reports the reason.
+    fn commit_later(&mut self, number: u64, why: String) {
+        let flush = self.flushes.all.get_mut(&number).expect("the flush is under way");
+        let again = self.now + pause(flush.attempts);
+        flush.attempts += 1;
+        flush.error = Some(why.into());
+        self.flushes.retries.push(Reverse((again, number, Again::Commit)));
+        self.show_flush(number);
+    }
+
+    /// A server has announced kinds: adds their names to the flushes that lack them. A controller that was
+    /// restarted does not know a kind before that.
+    pub(crate) fn name_flushed_kinds(&mut self) {
+        for (number, flush) in &mut self.flushes.all {
+            if flush.name_kinds(&self.kinds) {
+                self.flushes.unwritten.changed(*number);
+            }
+        }
     }
 
     pub(crate) fn flush_committed(
@@ -655,13 +694,7 @@ impl Catalog {
                 self.flushes.done += 1;
                 self.end_flush(number, FlushState::Done, effects);
             }
-            Err(why) => {
-                let again = self.now + pause(flush.attempts);
-                flush.attempts += 1;
-                flush.error = Some(why.into());
-                self.flushes.retries.push(Reverse((again, number, Again::Commit)));
-                self.show_flush(number);
-            }
+            Err(why) => self.commit_later(number, why.to_owned()),
         }
         Ok(Reply::Done)
     }

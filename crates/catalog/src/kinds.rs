@@ -61,6 +61,11 @@ impl Kinds {
         self.0.get(&kind.code())
     }
 
+    /// The name of an announced kind; empty for another one.
+    pub(crate) fn name(&self, kind: Kind) -> Arc<str> {
+        self.get(kind).map_or_else(Arc::default, |known| known.spec.name.as_str().into())
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         let operation = |name: &String| size_of::<honeycomb_types::OperationSpec>() + name.len();
         let one = |kind: &Arc<AnnouncedKind>| {
@@ -174,6 +179,7 @@ impl Catalog {
         for kind in kinds {
             self.kinds.0.entry(kind.spec.kind.code()).or_insert_with(|| Arc::new(kind.clone()));
         }
+        self.name_flushed_kinds();
     }
 
     /// The custom kinds, and how many live servers have each.

@@ -236,6 +236,8 @@ pub struct FlushedStructure {
     pub name: Box<str>,
     /// Its kind.
     pub kind: Kind,
+    /// Name of a custom kind; empty for a built-in one, and until a server announces the kind.
+    pub kind_name: Arc<str>,
     /// Whether its kind is flushed.
     pub flushes: bool,
     /// Whether it was sealed.

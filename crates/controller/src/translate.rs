@@ -8,6 +8,7 @@ use honeycomb_wire::{Field, Grant, GrantKey, Status};
 
 use crate::service::{RefusedRequest, Requests};
 use crate::status::status_of;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The lifetime of a grant: long enough that reopening is rare, short enough that unused grants expire.
@@ -237,6 +238,13 @@ pub(crate) fn flushed_structure(s: &catalog::FlushedStructure) -> FlushedStructu
         max_bytes: s.max_bytes,
         parts: s.parts.iter().flat_map(|part| flushed_objects(s.kind, part)).collect(),
     }
+}
+
+/// The names of the custom kinds of these structures, each once.
+pub(crate) fn kind_names(structures: &[catalog::FlushedStructure]) -> Vec<KindName> {
+    let custom = structures.iter().filter(|s| !s.kind_name.is_empty());
+    let names: BTreeMap<u8, &str> = custom.map(|s| (s.kind.code(), &*s.kind_name)).collect();
+    names.into_iter().map(|(kind, name)| KindName { kind, name: name.to_owned() }).collect()
 }
 
 /// The objects of a block. The first positions of later objects are known for structures that count

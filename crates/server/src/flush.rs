@@ -13,7 +13,7 @@ use honeycomb_tiers::{
 use honeycomb_transport::{Mailbox, NotPosted};
 use honeycomb_types::{BlockAt, Kind, StructureId};
 use honeycomb_wire::messages::{
-    self, CommitFlushRequest, FlushBlockReply, FlushedObject, SweepObjectsRequest,
+    self, CommitFlushRequest, FlushBlockReply, FlushedObject, KindName, SweepObjectsRequest,
 };
 use honeycomb_wire::{Field, Status};
 use std::io;
@@ -40,8 +40,8 @@ pub(crate) struct ControllerRequest {
 pub(crate) enum FlushWhat {
     /// The content of a block, read from its place when the job's turn comes.
     Part { object: String, bytes: Arc<KeptBytes>, parts: VolumeParts, sealed: bool },
-    /// The manifest.
-    Commit(Box<CommitFlushRequest>),
+    /// The manifest, with the names of custom kinds.
+    Commit(Box<CommitFlushRequest>, Vec<KindName>),
     /// The objects left behind by a failed flush.
     Sweep(Box<SweepObjectsRequest>),
 }
@@ -72,7 +72,7 @@ impl Drop for FlushThread {
 pub(crate) struct FlushWorker {
     jobs: Receiver<FlushJob>,
     store: FlushStore,
-    /// The names of the kinds in manifests.
+    /// The names of the kinds in manifests, unless a request has them.
     kinds: Arc<Registry>,
     answers: FlushReplies,
 }
@@ -163,9 +163,9 @@ impl FlushWorker {
                         answers.give(errand, outcome.map(|()| Vec::new()));
                     });
                 }
-                FlushWhat::Commit(asked) => {
+                FlushWhat::Commit(asked, named) => {
                     let directory = asked.directory.clone();
-                    match manifest(*asked, &self.kinds) {
+                    match manifest(*asked, &named, &self.kinds) {
                         Ok(manifest) => self.store.commit(directory, manifest, move |outcome| {
                             answers.give(errand, outcome.map(|()| Vec::new()));
                         }),
@@ -278,17 +278,23 @@ fn told(objects: Vec<WrittenObject>, sealed: bool) -> Vec<u8> {
     FlushBlockReply { objects: objects.into_iter().map(object).collect(), sealed }.encode()
 }
 
-/// The manifest of a flush; otherwise the kind that this server does not serve, and whose name is unknown.
-fn manifest(mut asked: CommitFlushRequest, kinds: &Registry) -> Result<Manifest, String> {
+/// The manifest of a flush; otherwise the kind that the request does not name, and that this server does not
+/// serve.
+fn manifest(
+    mut asked: CommitFlushRequest,
+    named: &[KindName],
+    kinds: &Registry,
+) -> Result<Manifest, String> {
     let flushed = |s: messages::FlushedStructure| {
-        let kind = Kind::from_code(s.kind).and_then(|kind| kinds.get(kind));
-        let kind = kind.ok_or_else(|| {
+        let own = || Kind::from_code(s.kind).and_then(|kind| kinds.get(kind));
+        let kind = named.iter().find(|named| named.kind == s.kind).map(|named| &named.name);
+        let kind = kind.or_else(|| Some(&own()?.spec().name)).ok_or_else(|| {
             let text = "this memory server does not serve kind";
             format!("cannot write the manifest of {}: {text} {:#04x}", asked.directory, s.kind)
         })?;
         Ok(FlushedStructure {
             name: s.name,
-            kind: kind.spec().name.clone(),
+            kind: kind.clone(),
             sealed: s.sealed,
             max_items: s.max_items,
             max_bytes: s.max_bytes,
@@ -306,4 +312,27 @@ fn manifest(mut asked: CommitFlushRequest, kinds: &Registry) -> Result<Manifest,
 fn flushed_part(p: messages::FlushedPart) -> FlushedPart {
     let messages::FlushedPart { name, start, bytes, items, crc } = p;
     FlushedPart { name, start, bytes, items, crc32: crc }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(kinds: &[u8]) -> CommitFlushRequest {
+        let structure = |&kind| messages::FlushedStructure { kind, ..Default::default() };
+        let structures = kinds.iter().map(structure).collect();
+        CommitFlushRequest { structures, directory: "job/out".into(), ..Default::default() }
+    }
+
+    /// Regression: the server looked the names up among the kinds that it served.
+    #[test]
+    fn manifest_has_the_names_of_the_request_whatever_the_server_serves() {
+        let kinds = Registry::builtin();
+        let named = [KindName { kind: 0x81, name: "log".into() }];
+        let made = manifest(asked(&[Kind::Kv.code(), 0x81]), &named, &kinds).unwrap();
+        let names: Vec<&str> = made.structures.iter().map(|s| &*s.kind).collect();
+        assert_eq!(names, ["kv", "log"]);
+        let refused = manifest(asked(&[0x80]), &named, &kinds).unwrap_err();
+        assert!(refused.contains("job/out") && refused.contains("0x80"), "{refused}");
+    }
 }

@@ -6,6 +6,7 @@ use crate::Written;
 use crate::flush::{PartState, Sweep};
 use crate::reply::{FlushState, FlushedPart, FlushedStructure};
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, StructureId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// In place of a part's number: paths of descendants follow. No flush has that many parts.
@@ -14,6 +15,8 @@ const BELOW: u32 = u32::MAX;
 const GROUP: u32 = u32::MAX - 1;
 /// The same: the id of the job follows whose end began the flush.
 const ENDED: u32 = u32::MAX - 2;
+/// The same: custom kinds and their names follow.
+const KINDS: u32 = u32::MAX - 3;
 
 fn put_below(w: &mut Writer<'_>, below: &[Box<str>]) {
     w.u32(below.len() as u32);
@@ -179,6 +182,7 @@ impl FlushImage {
             w.u32(ENDED);
             w.u64(job.0);
         }
+        put_kinds(w, &self.structures);
     }
 
     pub(crate) fn get(r: &mut RecordReader<'_>, version: u8) -> Result<FlushImage, BadRecord> {
@@ -214,6 +218,10 @@ impl FlushImage {
                 image.ended = Some(JobId(r.u64()?));
                 continue;
             }
+            if i == KINDS {
+                get_kinds(r, &mut image.structures)?;
+                continue;
+            }
             let i = i as usize;
             let mut parts = image.structures.iter_mut().flat_map(|s| &mut s.parts);
             let Some(part) = parts.nth(i) else {
@@ -225,6 +233,39 @@ impl FlushImage {
         }
         Ok(image)
     }
+}
+
+/// The names of custom kinds, each once. Earlier versions wrote none, nor does a flush without such kinds.
+fn put_kinds(w: &mut Writer<'_>, structures: &[FlushedStructure]) {
+    let named = structures.iter().filter(|s| !s.kind_name.is_empty());
+    let kinds: BTreeMap<u8, &str> = named.map(|s| (s.kind.code(), &*s.kind_name)).collect();
+    if kinds.is_empty() {
+        return;
+    }
+    w.u32(KINDS);
+    w.u32(kinds.len() as u32);
+    for (code, name) in kinds {
+        w.u8(code);
+        w.str(name);
+    }
+}
+
+/// Reads the names written by `put_kinds`.
+fn get_kinds(
+    r: &mut RecordReader<'_>,
+    structures: &mut [FlushedStructure],
+) -> Result<(), BadRecord> {
+    for _ in 0..r.count(5)? {
+        let (code, name) = (r.u8()?, r.str()?);
+        let Some(kind @ Kind::Custom(_)) = Kind::from_code(code) else {
+            return bad(format!("a flush names the kind {code:#x}, which is not a custom one"));
+        };
+        let name: Arc<str> = name.into();
+        for structure in structures.iter_mut().filter(|s| s.kind == kind) {
+            structure.kind_name = name.clone();
+        }
+    }
+    Ok(())
 }
 
 /// Reads one structure of a flush, and its retained blocks.
@@ -264,7 +305,8 @@ fn get_structure(
         parts.push(FlushedPart { name, start, objects });
         blocks.push(KeptImage { at, range, state });
     }
-    Ok(FlushedStructure { name, kind, flushes, sealed, max_items, max_bytes, parts })
+    let kind_name = Arc::default();
+    Ok(FlushedStructure { name, kind, kind_name, flushes, sealed, max_items, max_bytes, parts })
 }
 
 /// All objects of a block that is written; there is at least one.
@@ -373,6 +415,37 @@ mod tests {
             assert_eq!(FlushImage::get(&mut r, 6).unwrap().structures, image.structures);
             r.end().unwrap();
         }
+    }
+
+    #[test]
+    fn names_of_custom_kinds_come_back_at_the_end_of_the_record() {
+        let record = earlier(PartState::Waits, Written::default());
+        let mut image = FlushImage::get(&mut RecordReader(&record), 5).unwrap();
+        let encoded = |image: &FlushImage| {
+            let mut record = Vec::new();
+            image.put(&mut Writer(&mut record));
+            record
+        };
+        let mut custom = image.structures[0].clone();
+        custom.kind = Kind::from_code(0x80).unwrap();
+        custom.flushes = true;
+        custom.parts.clear();
+        let named = FlushedStructure { kind_name: "log".into(), ..custom.clone() };
+        image.structures.extend([custom.clone(), custom]);
+        image.ids.extend([StructureId(10), StructureId(11)]);
+        // A record without a name is that of earlier versions.
+        let before = encoded(&image);
+        image.structures.truncate(1);
+        image.structures.extend([named.clone(), named]);
+        let record = encoded(&image);
+        let expected =
+            [&[0xfc, 0xff, 0xff, 0xff, 1, 0, 0, 0, 0x80, 3, 0, 0, 0][..], b"log"].concat();
+        assert!(record.starts_with(&before) && record.ends_with(&expected));
+        let again = FlushImage::get(&mut RecordReader(&record), 6).unwrap();
+        assert_eq!(again.structures, image.structures);
+        let built_in = record.len() - 8;
+        let wrong = [&record[..built_in], &[Kind::File.code()], &record[built_in + 1..]].concat();
+        assert!(FlushImage::get(&mut RecordReader(&wrong), 6).is_err());
     }
 
     #[test]

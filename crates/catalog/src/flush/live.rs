@@ -420,7 +420,7 @@ impl Catalog {
         let mut sources = Vec::new();
         for s in structures {
             let structure = &self.structures[s];
-            let listed = FlushedStructure::without_parts(structure);
+            let listed = FlushedStructure::without_parts(structure, &self.kinds);
             let ranges = structure.router == Router::HashRange;
             let mut whats = Vec::new();
             if ranges {

@@ -494,7 +494,17 @@ impl Bench {
 
     /// A server reconnects to a restarted controller and reports its blocks.
     pub fn back(&mut self, server: ServerId, held: &[(BlockAt, StructureId)]) {
-        self.rejoin(server, &[]);
+        self.back_with(server, &[], held);
+    }
+
+    /// The same, with these kinds.
+    pub fn back_with(
+        &mut self,
+        server: ServerId,
+        kinds: &[AnnouncedKind],
+        held: &[(BlockAt, StructureId)],
+    ) {
+        self.rejoin(server, kinds);
         let held = held.iter().map(|&(at, structure)| HeldBlock {
             at,
             structure,

@@ -7,7 +7,8 @@ use honeycomb_catalog::{
     Router, Seal,
 };
 use honeycomb_types::{
-    AnnouncedKind, Capabilities, JobId, Kind, KindSpec, OperationSpec, Route, ServerId,
+    AnnouncedKind, BlockAt, Capabilities, JobId, Kind, KindSpec, OperationSpec, Route, ServerId,
+    StructureId,
 };
 
 fn kind(code: u8) -> Kind {
@@ -274,29 +275,110 @@ fn elastic(code: u8, name: &str) -> AnnouncedKind {
     AnnouncedKind { spec, capabilities: all }
 }
 
-#[test]
-fn custom_structure_with_content_is_flushed_and_server_of_its_kind_writes_the_manifest() {
-    let mut bench = Bench::new();
-    let log = elastic(0x80, "log");
-    let first = bench.join_with("s1:1", 1, 20, true, std::slice::from_ref(&log)).unwrap();
-    bench.join_with("s2:1", 1, 40, true, &[]).unwrap();
-    let job = bench.job_leased("job", 3_600_000);
-    bench.create(job, "t", &[], FLUSHED).unwrap();
-    let records = bench.make(job, of(0x80, "records")).unwrap().map.entries[0].at;
-    let table = bench.make(job, kv("t", "table", 1)).unwrap().map.entries[0].at;
-    assert_ne!(table.block.server(), first, "the other server has more room");
-    bench.pass(1000);
-    // The server of the store writes the last part, and cannot name the log.
-    let written = [honeycomb_catalog::Written { bytes: 10, items: 2, crc: 7 }];
-    for at in [records, table] {
-        let (server, outcome) = (at.block.server(), Ok(&written[..]));
-        bench.run(Command::BlockFlushed { server, at, outcome }).unwrap();
+/// A prefix with a log on the one server that serves logs, and a store on another server.
+struct Mixed {
+    bench: Bench,
+    log: [AnnouncedKind; 1],
+    of_log: ServerId,
+    other: ServerId,
+    records: (BlockAt, StructureId),
+    table: (BlockAt, StructureId),
+}
+
+impl Mixed {
+    fn new() -> Mixed {
+        let mut bench = Bench::new();
+        let log = [elastic(0x80, "log")];
+        let of_log = bench.join_with("s1:1", 1, 20, true, &log).unwrap();
+        let other = bench.join_with("s2:1", 1, 40, true, &[]).unwrap();
+        let job = bench.job_leased("job", 3_600_000);
+        bench.create(job, "t", &[], FLUSHED).unwrap();
+        let mut made = |new| {
+            let opened = bench.make(job, new).unwrap();
+            (opened.map.entries[0].at, opened.structure)
+        };
+        let (records, table) = (made(of(0x80, "records")), made(kv("t", "table", 1)));
+        assert_eq!(table.0.block.server(), other, "it has more room");
+        Mixed { bench, log, of_log, other, records, table }
     }
-    let told = bench.effects.iter().find_map(|effect| match effect {
-        Effect::CommitFlush { server, structures, .. } => Some((*server, structures.len())),
-        _ => None,
-    });
-    assert_eq!(told, Some((first, 2)));
+
+    fn wrote(&mut self, at: BlockAt) {
+        let written = [honeycomb_catalog::Written { bytes: 10, items: 2, crc: 7 }];
+        let (server, outcome) = (at.block.server(), Ok(&written[..]));
+        self.bench.run(Command::BlockFlushed { server, at, outcome }).unwrap();
+    }
+
+    /// The server that writes the manifest, and the names of the kinds in it.
+    fn manifest(&self) -> Option<(ServerId, Vec<&str>)> {
+        self.bench.effects.iter().find_map(|effect| match effect {
+            Effect::CommitFlush { server, structures, .. } => {
+                Some((*server, structures.iter().map(|s| &*s.kind_name).collect()))
+            }
+            _ => None,
+        })
+    }
+}
+
+#[test]
+fn custom_structure_with_content_is_flushed_and_the_manifest_names_its_kind() {
+    let mut mixed = Mixed::new();
+    mixed.bench.pass(1000);
+    // The server of the store writes the last part, and does not serve the log.
+    mixed.wrote(mixed.records.0);
+    mixed.wrote(mixed.table.0);
+    assert_eq!(mixed.manifest(), Some((mixed.other, vec!["log", ""])));
+}
+
+/// The flush failed until another server announced the kind: only such a server knew its name.
+#[test]
+fn flush_whose_last_server_of_a_kind_leaves_is_committed_by_another_server() {
+    let mut mixed = Mixed::new();
+    mixed.bench.pass(1000);
+    mixed.wrote(mixed.records.0);
+    let (server, other) = (mixed.of_log, mixed.other);
+    mixed.bench.run(Command::ServerLost { server }).unwrap();
+    mixed.wrote(mixed.table.0);
+    assert_eq!(mixed.manifest(), Some((other, vec!["log", ""])));
+    // The catalog forgets the kind when the next server joins, and its code becomes free.
+    let table = [elastic(0x80, "table")];
+    mixed.bench.join_with("s3:1", 1, 20, true, &table).unwrap();
+    mixed.bench.run(Command::ServerLost { server: other }).unwrap();
+    let (_, names) = mixed.manifest().expect("the third server writes it");
+    assert_eq!(names, ["log", ""]);
+}
+
+/// No server of the kind remains, and none names it to the restarted controller.
+#[test]
+fn flush_of_custom_structure_keeps_the_name_of_its_kind_over_a_restart() {
+    let mut mixed = Mixed::new();
+    mixed.bench.pass(1000);
+    mixed.wrote(mixed.table.0);
+    mixed.wrote(mixed.records.0);
+    let (server, other) = (mixed.of_log, mixed.other);
+    mixed.bench.run(Command::ServerLost { server }).unwrap();
+    mixed.bench.restart();
+    mixed.bench.back(other, &[mixed.table]);
+    assert_eq!(mixed.manifest(), Some((other, vec!["log", ""])));
+}
+
+#[test]
+fn flush_that_begins_before_a_kind_is_announced_waits_for_its_name() {
+    let mut mixed = Mixed::new();
+    mixed.bench.restart();
+    // The end of a job flushes what persists or has a place, also before its servers are back.
+    mixed.bench.run(Command::StopCluster { actor: Actor::CLUSTER, discard: false }).unwrap();
+    mixed.bench.back(mixed.other, &[mixed.table]);
+    mixed.wrote(mixed.table.0);
+    assert_eq!(mixed.manifest(), None);
+    let (of_log, log, records) = (mixed.of_log, mixed.log.clone(), mixed.records);
+    mixed.bench.back_with(of_log, &log, &[records]);
+    mixed.wrote(records.0);
+    assert_eq!(mixed.manifest(), Some((mixed.other, vec!["log", ""])));
+    // The name is in the log now.
+    mixed.bench.run(Command::ServerLost { server: of_log }).unwrap();
+    mixed.bench.restart();
+    mixed.bench.back(mixed.other, &[mixed.table]);
+    assert_eq!(mixed.manifest(), Some((mixed.other, vec!["log", ""])));
 }
 
 #[test]

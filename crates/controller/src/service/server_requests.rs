@@ -491,7 +491,8 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 structures: structures.iter().map(translate::flushed_structure).collect(),
                 below: below.iter().map(|path| path.to_string()).collect(),
             };
-            (*server, Op::CommitFlush, body.encode())
+            let (op, body) = commit_flush(body, translate::kind_names(structures));
+            (*server, op, body)
         }
         Effect::SweepObjects { server, directory, names, .. } => {
             let names = names.iter().map(|name| name.to_string()).collect();
@@ -510,6 +511,26 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             (*server, Op::EndImport, moves::end_import(*at, *id, *commit))
         }
     }
+}
+
+/// The request of a manifest. Only that of a prefix with custom kinds names them.
+fn commit_flush(body: CommitFlushRequest, kinds: Vec<KindName>) -> (Op, Vec<u8>) {
+    if kinds.is_empty() {
+        return (Op::CommitFlush, body.encode());
+    }
+    let CommitFlushRequest { directory, lineage, number, job_name, address, structures, below } =
+        body;
+    let body = CommitCustomFlushRequest {
+        directory,
+        lineage,
+        number,
+        job_name,
+        address,
+        structures,
+        below,
+        kinds,
+    };
+    (Op::CommitCustomFlush, body.encode())
 }
 
 /// Whether the effect prepares a block for use by the caller of a reply.
@@ -546,4 +567,19 @@ pub(super) fn loss_of(effect: &Effect) -> Option<RefusedRequest> {
 
 fn taker_gone() -> String {
     "the memory server of the move's target was lost or cannot be reached; retry".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifest_of_built_in_kinds_is_requested_as_before() {
+        let body = CommitFlushRequest { number: 7, job_name: "job".into(), ..Default::default() };
+        let (op, args) = commit_flush(body.clone(), Vec::new());
+        assert_eq!((op, args), (Op::CommitFlush, body.encode()));
+        let kinds = vec![KindName { kind: 0x80, name: "log".into() }];
+        let (op, args) = commit_flush(body.clone(), kinds.clone());
+        assert_eq!((op, args), (Op::CommitCustomFlush, [body.encode(), kinds.encode()].concat()));
+    }
 }

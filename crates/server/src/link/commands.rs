@@ -9,14 +9,33 @@ use honeycomb_transport::{ConnId, Net, ReplyPayload};
 use honeycomb_types::{BlockAt, Generation, JobId, Kind, Marks, PrefixId, StructureId, TierIx};
 use honeycomb_wire::Field;
 use honeycomb_wire::messages::{
-    BeginImportRequest, CommitFlushRequest, CutBlockRequest, EndCopiesRequest, EndImportRequest,
-    EvacuateRequest, FlushBlockRequest, FreeBlockRequest, LendBlocksReply, LendBlocksRequest,
-    LowerBlockRequest, OpenBlockRequest, QueueAheadRequest, ReleaseReply, ReleaseRequest,
-    SetGenerationRequest, SweepObjectsRequest, ThawBlockRequest,
+    BeginImportRequest, CommitCustomFlushRequest, CommitFlushRequest, CutBlockRequest,
+    EndCopiesRequest, EndImportRequest, EvacuateRequest, FlushBlockRequest, FreeBlockRequest,
+    KindName, LendBlocksReply, LendBlocksRequest, LowerBlockRequest, OpenBlockRequest,
+    QueueAheadRequest, ReleaseReply, ReleaseRequest, SetGenerationRequest, SweepObjectsRequest,
+    ThawBlockRequest,
 };
-use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
+use honeycomb_wire::{Malformed, Op, ReplyHeader, RequestHeader, Status};
 use std::collections::hash_map::Entry;
 use std::time::Duration;
+
+/// The request of a manifest, and the names of the custom kinds in it.
+fn custom_commit(args: &[u8]) -> Result<(CommitFlushRequest, Vec<KindName>), Malformed> {
+    let body = CommitCustomFlushRequest::decode(args)?;
+    let CommitCustomFlushRequest {
+        directory,
+        lineage,
+        number,
+        job_name,
+        address,
+        structures,
+        below,
+        kinds,
+    } = body;
+    let body =
+        CommitFlushRequest { directory, lineage, number, job_name, address, structures, below };
+    Ok((body, kinds))
+}
 
 impl Link {
     pub(crate) fn on_request(
@@ -106,7 +125,12 @@ impl Link {
             }
             Op::CommitFlush => {
                 let body = CommitFlushRequest::decode(args).map_err(malformed)?;
-                let what = FlushWhat::Commit(Box::new(body));
+                let what = FlushWhat::Commit(Box::new(body), Vec::new());
+                return self.flusher.give(FlushJob { errand, what });
+            }
+            Op::CommitCustomFlush => {
+                let (body, kinds) = custom_commit(args).map_err(malformed)?;
+                let what = FlushWhat::Commit(Box::new(body), kinds);
                 return self.flusher.give(FlushJob { errand, what });
             }
             Op::SweepObjects => {

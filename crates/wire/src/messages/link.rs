@@ -4,7 +4,7 @@
 
 use super::parts::{
     ActivePrefix, BlockUsage, FlushedObject, FlushedStructure, HeldBlock, JournalAt, KindInfo,
-    MapEntry, TierAlarm, TierInfo, TierTraffic,
+    KindName, MapEntry, TierAlarm, TierInfo, TierTraffic,
 };
 use crate::fields::fields;
 
@@ -693,6 +693,44 @@ pub struct ThawBlockReply {
 }
 
 fields!(ThawBlockReply { stood });
+
+/// Request of CommitCustomFlush. CommitFlush of a prefix with custom kinds. The server need not serve them: the manifest has these names.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitCustomFlushRequest {
+    /// Path of the directory under the flush_root.
+    pub directory: String,
+    /// The scope of the flush numbers: a name of this run of the controller.
+    pub lineage: String,
+    /// The number of the flush: of two with one lineage in one directory, the later one has the greater number.
+    pub number: u64,
+    /// Name of the job.
+    pub job_name: String,
+    /// Path of the prefix.
+    pub address: String,
+    /// Its structures.
+    pub structures: Vec<FlushedStructure>,
+    /// For a subtree: the paths of the descendants that have flushes of their own.
+    pub below: Vec<String>,
+    /// The custom kinds of the structures, each once.
+    pub kinds: Vec<KindName>,
+}
+
+fields!(CommitCustomFlushRequest {
+    directory,
+    lineage,
+    number,
+    job_name,
+    address,
+    structures,
+    below,
+    kinds
+});
+
+/// Reply of CommitCustomFlush.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitCustomFlushReply {}
+
+fields!(CommitCustomFlushReply {});
 
 /// Request of SweepObjects. A flush has failed: the server deletes objects that it may have written. Missing objects count as deleted. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -151,6 +151,8 @@ pub enum Op {
     CutBlock = 0x0323,
     /// All blocks of the flush are frozen: the block is thawed. Its content at the freeze is copied before it is changed, or when FlushBlock requests it.
     ThawBlock = 0x0324,
+    /// CommitFlush of a prefix with custom kinds. The server need not serve them: the manifest has these names.
+    CommitCustomFlush = 0x0325,
     /// A flush has failed: the server deletes objects that it may have written. Missing objects count as deleted. Idempotent.
     SweepObjects = 0x0326,
     /// A block in a lower tier is read so often that it should be in memory. LowerBlock with tier 0 means that there is space; otherwise nothing follows, and the server repeats the request later.
@@ -229,7 +231,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 107] = [
+    pub const ALL: [Op; 108] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -301,6 +303,7 @@ impl Op {
         Op::EndCopies,
         Op::CutBlock,
         Op::ThawBlock,
+        Op::CommitCustomFlush,
         Op::SweepObjects,
         Op::RaiseBlock,
         Op::TierChanged,
@@ -413,6 +416,7 @@ impl Op {
             0x0322 => Op::EndCopies,
             0x0323 => Op::CutBlock,
             0x0324 => Op::ThawBlock,
+            0x0325 => Op::CommitCustomFlush,
             0x0326 => Op::SweepObjects,
             0x032D => Op::RaiseBlock,
             0x032E => Op::TierChanged,
@@ -528,6 +532,7 @@ impl Op {
             Op::EndCopies => "EndCopies",
             Op::CutBlock => "CutBlock",
             Op::ThawBlock => "ThawBlock",
+            Op::CommitCustomFlush => "CommitCustomFlush",
             Op::SweepObjects => "SweepObjects",
             Op::RaiseBlock => "RaiseBlock",
             Op::TierChanged => "TierChanged",
@@ -643,6 +648,7 @@ impl Op {
             Op::EndCopies => 0x0322,
             Op::CutBlock => 0x0323,
             Op::ThawBlock => 0x0324,
+            Op::CommitCustomFlush => 0x0325,
             Op::SweepObjects => 0x0326,
             Op::RaiseBlock => 0x032D,
             Op::TierChanged => 0x032E,
@@ -769,6 +775,7 @@ impl Op {
             Op::EndCopies => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CutBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::ThawBlock => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::CommitCustomFlush => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::SweepObjects => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::RaiseBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::TierChanged => of(P::Link, A::Cluster, 0, MESSAGE),

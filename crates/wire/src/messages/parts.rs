@@ -111,6 +111,17 @@ pub struct FlushedStructure {
 
 fields!(FlushedStructure { name, kind, sealed, max_items, max_bytes, parts });
 
+/// The name of a custom kind.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct KindName {
+    /// Its code, 0x80 to 0xEF.
+    pub kind: u8,
+    /// Its name.
+    pub name: String,
+}
+
+fields!(KindName { kind, name });
+
 /// One task of an execution plan.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DagNode {

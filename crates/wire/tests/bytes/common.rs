@@ -156,6 +156,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         BeginImport BeginImportRequest BeginImportReply,
         FlushBlock FlushBlockRequest FlushBlockReply,
         CommitFlush CommitFlushRequest CommitFlushReply,
+        CommitCustomFlush CommitCustomFlushRequest CommitCustomFlushReply,
         SweepObjects SweepObjectsRequest SweepObjectsReply,
         ReturnBlock ReturnBlockRequest ReturnBlockReply,;
         data Subscribe AckResults NextBlock FileAppend FileRead FileSize FileSeal FileReadMany FileMap

@@ -461,6 +461,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::QueueAhead
         | Op::FlushBlock
         | Op::CommitFlush
+        | Op::CommitCustomFlush
         | Op::SweepObjects
         | Op::EndCopies
         | Op::CutBlock

@@ -251,6 +251,19 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
+        Op::CommitCustomFlush => body(
+            CommitCustomFlushRequest {
+                directory: "victim/out".into(),
+                lineage: "x".into(),
+                number: 1,
+                job_name: "victim".into(),
+                address: path,
+                structures: Vec::new(),
+                below: Vec::new(),
+                kinds: Vec::new(),
+            }
+            .encode(),
+        ),
         Op::Inventory => body(
             InventoryRequest {
                 blocks: vec![HeldBlock {

@@ -93,6 +93,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::ReturnBlock
         | Op::FlushBlock
         | Op::CommitFlush
+        | Op::CommitCustomFlush
         | Op::SweepObjects
         | Op::EndCopies
         | Op::CutBlock
@@ -461,6 +462,7 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::Release
                 | Op::FlushBlock
                 | Op::CommitFlush
+                | Op::CommitCustomFlush
                 | Op::SweepObjects
                 | Op::EndCopies
                 | Op::CutBlock
