@@ -9,6 +9,7 @@ use crate::{Result, of_flush};
 use honeycomb_client::{Any, Ask, Custom, CustomOptions, Error, File, JobClient, Kv, Queue};
 use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
 use honeycomb_types::limits::{LARGE_FRACTION, SLOTS};
+use honeycomb_types::{KindSpec, OperationSpec};
 use honeycomb_wire::Status;
 use honeycomb_wire::batch::BatchOp;
 use honeycomb_wire::messages::PrefixOptions;
@@ -234,6 +235,14 @@ fn address(path: &str, name: &str) -> String {
     if name.is_empty() { path.to_owned() } else { format!("{path}:{name}") }
 }
 
+/// The bounds of a structure: those of the flushed one, or room for its items if that is more. Blocks of a
+/// live structure are copied one after the other. If items moved from the first to the last block meanwhile,
+/// the copies together exceed its bounds.
+fn bounds(s: &FlushedStructure, items: u64, bytes: u64) -> (u64, u64) {
+    let bound = |most: u64, there: u64| if most == 0 { 0 } else { most.max(there) };
+    (bound(s.max_items, items), bound(s.max_bytes, bytes))
+}
+
 /// Creates an empty structure with the options of the flushed one.
 fn create(on: JobClient<'_>, load: &Load, s: &FlushedStructure) -> Result<Any> {
     let JobClient { client, job } = on;
@@ -243,10 +252,7 @@ fn create(on: JobClient<'_>, load: &Load, s: &FlushedStructure) -> Result<Any> {
     Ok(match s.kind.as_str() {
         "file" => Any::File(client.create_file(job, &address, 1, false)?),
         "queue" => {
-            // Blocks of a live queue are copied one after the other. If items moved from the first to the
-            // last block meanwhile, the copies together exceed the bounds of the queue.
-            let bound = |most: u64, there: u64| if most == 0 { 0 } else { most.max(there) };
-            let (max_items, max_bytes) = (bound(s.max_items, items), bound(s.max_bytes, bytes));
+            let (max_items, max_bytes) = bounds(s, items, bytes);
             Any::Queue(client.create_queue(job, &address, max_items, max_bytes, false)?)
         }
         "kv" => {
@@ -261,7 +267,7 @@ fn create(on: JobClient<'_>, load: &Load, s: &FlushedStructure) -> Result<Any> {
             Any::Kv(client.create_kv(job, &address, blocks as u32, false)?)
         }
         custom => {
-            let (max_items, max_bytes) = (s.max_items, s.max_bytes);
+            let (max_items, max_bytes) = bounds(s, items, bytes);
             let options = CustomOptions { max_items, max_bytes, ..CustomOptions::default() };
             Any::Custom(client.create_custom(job, &address, custom, options)?)
         }
@@ -352,13 +358,21 @@ fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Resu
     tell(bytes)
 }
 
-fn load_custom(flushed: &Flushed, custom: &Custom, task: &Task<'_>, tell: &Tell<'_>) -> Result {
-    // The servers of the kind may have changed since the kinds were checked.
-    let loader = custom.spec().loader().ok_or_else(|| {
-        let text =
-            format!("cannot load '{}': its kind has no operation that loads", task.structure.name);
+/// The operation that loads the items of a structure. The servers of its kind may have changed since the
+/// kinds were checked.
+fn loader<'a>(kind: &'a KindSpec, structure: &str) -> Result<&'a OperationSpec> {
+    kind.loader().ok_or_else(|| {
+        let text = format!(
+            "cannot load '{structure}' of kind '{}': none of its operations loads a flush any \
+             more; load it again when the servers of the kind have one",
+            kind.name
+        );
         Error::new(Status::WrongKind, text)
-    })?;
+    })
+}
+
+fn load_custom(flushed: &Flushed, custom: &Custom, task: &Task<'_>, tell: &Tell<'_>) -> Result {
+    let loader = loader(custom.spec(), &task.structure.name)?;
     let mut bytes = 0;
     for item in flushed.items(task.structure) {
         let item = item.map_err(of_flush)?;
@@ -374,6 +388,40 @@ fn load_custom(flushed: &Flushed, custom: &Custom, task: &Task<'_>, tell: &Tell<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use honeycomb_types::{Kind, Route, Router};
+
+    fn log(operations: Vec<OperationSpec>) -> KindSpec {
+        let kind = Kind::from_code(0x80).expect("a custom kind");
+        KindSpec { kind, name: "log".into(), router: Router::Index, operations }
+    }
+
+    #[test]
+    fn load_of_a_kind_that_has_lost_its_loading_operation_is_refused_by_name() {
+        let write = OperationSpec::write(1, "restore", Route::Tail).with_payload();
+        let before = log(vec![write.clone().that_loads()]);
+        assert_eq!(loader(&before, "records").unwrap().name, "restore");
+        let now = log(vec![write]);
+        let refused = loader(&now, "records").unwrap_err();
+        assert_eq!(refused.status, Status::WrongKind);
+        let text = refused.message;
+        assert!(text.contains("'records'") && text.contains("'log'"), "{text}");
+    }
+
+    /// Regression: a bounded structure of a custom kind had less room than its items needed.
+    #[test]
+    fn bounds_are_widened_to_the_items_and_none_stay_none() {
+        let mut s = FlushedStructure {
+            name: "records".into(),
+            kind: "log".into(),
+            sealed: false,
+            max_items: 5,
+            max_bytes: 100,
+            parts: Vec::new(),
+        };
+        assert_eq!(bounds(&s, 7, 90), (7, 100));
+        (s.max_items, s.max_bytes) = (0, 0);
+        assert_eq!(bounds(&s, 7, 90), (0, 0));
+    }
 
     /// Regression: threads counted first and reported later, so that a smaller number could follow a larger.
     #[test]
