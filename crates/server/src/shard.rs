@@ -60,9 +60,9 @@ use export::{Checkpoints, Exports, Overlaps};
 use extents::Extents;
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
-    Answer, Arrival, LaneRoom, Lanes, Outcome, Registered, Registry, Structure, Ticket, large_limit,
+    Answer, Arrival, LaneRoom, Lanes, Outcome, Registered, Registry, Structure, Ticket,
 };
-use honeycomb_types::limits::RETRY_RECORD_BYTES_MAX;
+use honeycomb_types::limits::{RETRY_RECORD_BYTES_MAX, gathered_max};
 use honeycomb_types::{
     BlockAt, Bug, Generation, JobId, Kind, Marks, PrefixId, SessionId, ShardIx, StructureId,
     TierIx, TierSpec, Time,
@@ -360,7 +360,7 @@ impl Shard {
         if header.op.info().auth == Auth::Peer && !Bug::PartsLimitedAsEntries.active() {
             return 2 * block.max(RETRY_RECORD_BYTES_MAX);
         }
-        2 * large_limit(block) + 64
+        gathered_max(block as u64) as usize
     }
 
     /// Begins a request whose payload of `header.payload_len` bytes is still arriving.

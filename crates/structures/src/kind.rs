@@ -7,8 +7,9 @@ use crate::extent::ExtentBlock;
 use crate::file::FileBlock;
 use crate::kv::KvBlock;
 use crate::queue::{QueueBlock, QueueBounds};
-use crate::{Arrival, Marks, Movable, Rest, Structure};
-use honeycomb_types::limits::BLOCK_SIZE_MIN;
+use crate::snapshot::ItemLimits;
+use crate::{Arrival, Marks, Movable, Rest, Snapshot, Structure};
+use honeycomb_types::limits::{BLOCK_SIZE_MIN, FRAME_MAX, flushed_items_max, gathered_max};
 use honeycomb_types::{
     AnnouncedKind, BlockId, Capabilities, InvalidKind, Kind, KindSpec, OperationSpec, Route,
     Router, Verbs,
@@ -224,6 +225,17 @@ impl Registered {
     /// Whether it never reads a byte of its block before it has written it.
     pub fn overwrites(&self) -> bool {
         self.kind.overwrites()
+    }
+
+    /// The snapshot of a block of this size. The items of a custom kind that is flushed are checked when they
+    /// are passed on: each begins with its length, can be loaded by one request, and all are bounded.
+    pub fn flushed(&self, snapshot: Snapshot, block_size: usize) -> Snapshot {
+        // Built-in kinds load by operations of the protocol. A custom kind without a loader is not flushed.
+        let Some(loader) = self.spec.loader() else { return snapshot };
+        let size = block_size as u64;
+        let item = if loader.streams { size.min(FRAME_MAX as u64) } else { gathered_max(size) };
+        let limits = ItemLimits { block_size, item, all: flushed_items_max(size) };
+        snapshot.checked(limits)
     }
 }
 

@@ -47,7 +47,7 @@ pub use ops::{
     Answer, Event, Operation, Ops, Outcome, Part, Payload, Streaming, Structure, Ticket, busy,
 };
 pub use queue::{QueueBlock, QueueBounds};
-pub use snapshot::{ItemSink, Snapshot};
+pub use snapshot::{ItemFault, ItemSink, Snapshot};
 pub use waits::{Adopts, Changes, Waits};
 
 // Re-exports for structures in other crates, so that they depend on nothing else.

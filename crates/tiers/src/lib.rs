@@ -72,6 +72,14 @@ pub enum FlushError {
         /// The system's error.
         why: String,
     },
+    /// The items of a custom structure are not those of a flush.
+    #[error("{what} cannot be written: {why}; this is a defect of the kind of structure")]
+    Items {
+        /// Which object.
+        what: String,
+        /// The rule that an item breaks.
+        why: String,
+    },
     /// A part is not at the place that the manifest would name.
     #[error(
         "the part {part} of {expected} bytes cannot be found here ({found}); servers that flush \

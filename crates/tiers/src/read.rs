@@ -358,10 +358,12 @@ impl<'a> Records<'a> {
     fn record<const FIELDS: usize>(&mut self) -> Option<[Vec<u8>; FIELDS]> {
         let mut lengths = [0; FIELDS];
         self.elsewhere = false;
+        // An item has no extents: the flag would be a part of its length.
+        let flag = if FIELDS == 1 { 0 } else { OF_EXTENTS };
         for length in &mut lengths {
             let field = u32::from_le_bytes(self.take(4)?.try_into().ok()?);
-            self.elsewhere |= field & OF_EXTENTS != 0;
-            *length = (field & !OF_EXTENTS) as usize;
+            self.elsewhere |= field & flag != 0;
+            *length = (field & !flag) as usize;
         }
         let mut fields = [const { Vec::new() }; FIELDS];
         for (field, length) in fields.iter_mut().zip(lengths) {
@@ -409,5 +411,46 @@ impl Iterator for Entries<'_> {
             true => Ok((key, self.extents.value(&value)?)),
             false => Ok((key, value)),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: the flag of a large value was removed from the length of an item.
+    #[test]
+    fn item_whose_length_has_the_flag_of_a_large_value_is_damage() {
+        let directory =
+            std::env::temp_dir().join(format!("honeycomb-items-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let read = |length: u32| {
+            let object = [&length.to_le_bytes()[..], b"item"].concat();
+            let part = FlushedPart {
+                name: "a.part".into(),
+                start: 0,
+                bytes: object.len() as u64,
+                items: 1,
+                crc32: crc32fast::hash(&object),
+            };
+            let structure = FlushedStructure {
+                name: "log".into(),
+                kind: "log".into(),
+                sealed: false,
+                max_items: 0,
+                max_bytes: 0,
+                parts: vec![part],
+            };
+            let text = |text: &str| text.to_owned();
+            let manifest = Manifest::new(text("a"), 1, text("job"), text("t"), vec![structure]);
+            std::fs::write(directory.join("a.part"), object).unwrap();
+            std::fs::write(directory.join(FLUSH_MANIFEST), manifest.encode()).unwrap();
+            let flushed = Flushed::open(&directory).unwrap();
+            flushed.items(&flushed.manifest().structures[0]).collect::<Result<Vec<_>, _>>()
+        };
+        assert_eq!(read(4).unwrap(), [b"item"]);
+        let refused = read(4 | OF_EXTENTS).unwrap_err();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert!(matches!(refused, FlushError::Damaged { .. }), "{refused}");
     }
 }

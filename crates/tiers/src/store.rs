@@ -446,7 +446,8 @@ impl PartWriter {
         }));
     }
 
-    /// Submits the rest, if all of the part was `given`. `done` is called on the thread of the
+    /// Submits the rest, if all of the part was `given`; `InvalidData` means that its items are not those of
+    /// a flush. `done` is called on the thread of the
     /// stores after all objects are written or one has failed, with all of them in order: at least
     /// one.
     pub fn finish(
@@ -469,6 +470,9 @@ impl PartWriter {
             }
             done(match (failed, given) {
                 (Some(why), _) => Err(why),
+                (None, Err(e)) if e.kind() == io::ErrorKind::InvalidData => {
+                    Err(FlushError::Items { what, why: e.to_string() })
+                }
                 (None, Err(e)) => Err(FlushError::Write { what, why: e.to_string() }),
                 (None, Ok(())) => Ok(written),
             });

@@ -43,6 +43,16 @@ pub const fn extents_per_value(block_size: u64) -> u64 {
 pub const fn kv_value_max(block_size: u64) -> u64 {
     extents_per_value(block_size) * (block_size / LARGE_FRACTION)
 }
+/// Largest payload of a client that a memory server gathers before it runs the request: larger ones
+/// go straight into the block, if the operation allows that.
+pub const fn gathered_max(block_size: u64) -> u64 {
+    2 * (block_size / LARGE_FRACTION) + 64
+}
+/// Bytes of the items that a block of a custom structure adds to a flush, with their lengths. The
+/// names of their objects are known in advance (`begin_sweep` in `crates/catalog/src/flush/sweep.rs`).
+pub const fn flushed_items_max(block_size: u64) -> u64 {
+    block_size + FLUSH_OBJECT_MAX
+}
 /// A block of extents that has been empty for this long is freed.
 pub const EXTENTS_IDLE: Duration = Duration::from_secs(1);
 /// Time within which the blocks of extents have to confirm that a value's extents are its own;

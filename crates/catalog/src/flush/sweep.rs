@@ -41,7 +41,8 @@ impl Sweep {
 impl Catalog {
     /// A flush failed: deletes the objects that it may have written. The objects of a block, of up to
     /// `FLUSH_OBJECT_MAX` each, are cut between records, so that any two consecutive objects together are
-    /// larger than this limit; the records take hardly more bytes than the block.
+    /// larger than this limit; the records take at most so many bytes more than the block
+    /// (`flushed_items_max`).
     pub(super) fn begin_sweep(&mut self, number: u64, flush: &Flush, effects: &mut Vec<Effect>) {
         let most = 2 * self.block_size.div_ceil(FLUSH_OBJECT_MAX) as usize + 1;
         let mut names = Vec::new();

@@ -34,13 +34,13 @@ impl BlockSlot {
     }
 
     /// The content of the block, to be written elsewhere. A kv's block returns only the hashes in `range`,
-    /// ends included.
+    /// ends included. The items of a custom kind are checked when they are written.
     pub(super) fn snapshot(&self, range: (u64, u64)) -> Result<Snapshot, Answer> {
         let content = self.structure.content().ok_or_else(|| {
             let text = format!("structures of kind {} cannot be flushed", self.owner.kind.name());
             Answer::refuse(Status::WrongKind, text)
         })?;
-        Ok(content.snapshot(range))
+        Ok(self.kind.flushed(content.snapshot(range), self.backing.len()))
     }
 
     /// Whether the block could be demoted. A block of which any byte may change stays in memory if nothing
