@@ -280,8 +280,14 @@ fn verify(s: &FlushedStructure, made: &Any) -> Result {
         Any::File(file) => file.size()?,
         Any::Queue(queue) => queue.counts()?.items,
         Any::Kv(kv) => kv.length()?,
-        // Only its kind knows their number. Its load has counted them.
-        Any::Custom(_) => return Ok(()),
+        Any::Custom(custom) => match custom.spec().counter() {
+            Some(counter) => {
+                let counted = custom.call_each(&counter.name, Ask::default())?;
+                counted.iter().fold(0, |sum, answered| answered.value.saturating_add(sum))
+            }
+            // Only its kind knows their number. Each of them was accepted.
+            None => return Ok(()),
+        },
     };
     let parts = s.parts.iter().filter(|part| !part.is_of_extents());
     let items = parts.map(|part| part.items).sum::<u64>();

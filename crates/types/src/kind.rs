@@ -197,6 +197,8 @@ pub struct OperationSpec {
     pub positional: bool,
     /// A load calls it with each item of a flush as the payload.
     pub loads: bool,
+    /// The values of its replies, over all blocks, are the number of the items of a flush.
+    pub counts: bool,
     /// Large payloads are written directly into the block (`Streaming::reserve`); otherwise they
     /// are collected first. Only the server needs this, so it is not sent.
     pub streams: bool,
@@ -215,6 +217,7 @@ impl OperationSpec {
             waits: false,
             positional: false,
             loads: false,
+            counts: false,
             streams: false,
         }
     }
@@ -254,6 +257,18 @@ impl OperationSpec {
     /// The same; a load calls it with each item of a flush as the payload.
     pub fn that_loads(self) -> OperationSpec {
         OperationSpec { loads: true, ..self }
+    }
+
+    /// The same; the values of its replies, over all blocks, are the number of the items of a flush. A
+    /// load compares it with the manifest.
+    pub fn that_counts(self) -> OperationSpec {
+        OperationSpec { counts: true, ..self }
+    }
+
+    /// Whether it needs nothing, changes nothing, and runs at every block.
+    fn asks_every_block(&self) -> bool {
+        let plain = !self.mutates && !self.payload && !self.waits && !self.positional;
+        plain && self.route == Route::Each
     }
 
     /// Whether it needs nothing but a payload, and adds it to a block that every structure has.
@@ -343,6 +358,11 @@ impl KindSpec {
         self.operations.iter().find(|operation| operation.loads)
     }
 
+    /// The operation that counts the items of a flush.
+    pub fn counter(&self) -> Option<&OperationSpec> {
+        self.operations.iter().find(|operation| operation.counts)
+    }
+
     /// The operation of this number.
     pub fn numbered(&self, number: u8) -> Option<&OperationSpec> {
         let found = self.operations.binary_search_by_key(&number, |operation| operation.number);
@@ -399,8 +419,26 @@ impl KindSpec {
             if operation.loads && self.operations[..at].iter().any(|other| other.loads) {
                 return refuse(format!("'{name}' and an earlier operation load items of a flush"));
             }
+            if let Some(why) = self.miscounts(at) {
+                return refuse(format!("'{name}' counts the items of a flush; {why}"));
+            }
         }
         Ok(())
+    }
+
+    /// Why the operation at this index cannot count the items of a flush, if it is to do so.
+    fn miscounts(&self, at: usize) -> Option<&'static str> {
+        let operation = &self.operations[at];
+        if !operation.counts {
+            return None;
+        }
+        if !operation.asks_every_block() {
+            return Some("it must read every block, without a payload, a wait and a position");
+        }
+        if self.operations[..at].iter().any(|other| other.counts) {
+            return Some("an earlier operation does that, too");
+        }
+        self.loader().is_none().then_some("no operation loads them")
     }
 }
 
@@ -459,6 +497,16 @@ mod tests {
         let write = |number, name| OperationSpec::write(number, name, Route::Tail).with_payload();
         let twice = vec![write(1, "a").that_loads(), write(2, "b").that_loads()];
         assert!(refused(spec(Router::Ends, twice)).contains("earlier operation"));
+        let load = || write(1, "load").that_loads();
+        let count = |number| read(number, &format!("count{number}"), Route::Each).that_counts();
+        let changes = vec![load(), OperationSpec::write(2, "b", Route::Each).that_counts()];
+        assert!(refused(spec(Router::Ends, changes)).contains("read every block"));
+        let one = vec![load(), read(2, "b", Route::Head).that_counts()];
+        assert!(refused(spec(Router::Ends, one)).contains("read every block"));
+        let twice = vec![load(), count(2), count(3)];
+        assert!(refused(spec(Router::Ends, twice)).contains("an earlier operation"));
+        assert!(refused(spec(Router::Ends, vec![count(2)])).contains("no operation loads them"));
+        assert_eq!(spec(Router::Ends, vec![load(), count(2)]).check(), Ok(()));
         let unnamed = vec![read(1, "", Route::Head)];
         assert!(refused(spec(Router::Ends, unnamed)).contains("operation 1"));
         assert_eq!(spec(Router::Ends, vec![read(1, "a", Route::Head)]).check(), Ok(()));

@@ -13,7 +13,8 @@ mod flags {
     pub const WAITS: u16 = 4;
     pub const POSITIONAL: u16 = 8;
     pub const LOADS: u16 = 16;
-    pub const KNOWN: u16 = MUTATES | PAYLOAD | WAITS | POSITIONAL | LOADS;
+    pub const COUNTS: u16 = 32;
+    pub const KNOWN: u16 = MUTATES | PAYLOAD | WAITS | POSITIONAL | LOADS | COUNTS;
 }
 
 /// The routing field at the start of an operation's arguments.
@@ -74,7 +75,8 @@ pub fn kind_info(kind: &AnnouncedKind, servers: u32) -> KindInfo {
                 | bit(operation.payload, flags::PAYLOAD)
                 | bit(operation.waits, flags::WAITS)
                 | bit(operation.positional, flags::POSITIONAL)
-                | bit(operation.loads, flags::LOADS),
+                | bit(operation.loads, flags::LOADS)
+                | bit(operation.counts, flags::COUNTS),
         }
     });
     KindInfo {
@@ -112,6 +114,7 @@ pub fn announced_kind(info: &KindInfo) -> Result<AnnouncedKind, String> {
             waits: is(flags::WAITS),
             positional: is(flags::POSITIONAL),
             loads: is(flags::LOADS),
+            counts: is(flags::COUNTS),
             streams: false,
         })
     });
@@ -161,6 +164,7 @@ mod tests {
                 OperationSpec::write(1, "append", Route::Tail).with_payload().that_loads(),
                 OperationSpec::read(9, "follow", Route::Position).that_waits(),
                 OperationSpec::write(200, "trim", Route::Through).answering_a_position(),
+                OperationSpec::read(201, "count", Route::Each).that_counts(),
             ],
         };
         let capabilities = Capabilities::CONTENT.with(Capabilities::WHOLE, true);
@@ -178,6 +182,9 @@ mod tests {
         wrong = info.clone();
         wrong.operations[0].flags = 32;
         assert!(announced_kind(&wrong).is_err());
+        wrong = info.clone();
+        wrong.operations[0].flags |= 64;
+        assert!(announced_kind(&wrong).is_err_and(|e| e.contains("unknown flags")));
         wrong = info.clone();
         wrong.operations[0].route = 7;
         assert!(announced_kind(&wrong).is_err());

@@ -54,7 +54,7 @@ pub mod ops {
     pub const FOLLOW: u8 = 4;
     /// Removes the records below a number.
     pub const TRIM: u8 = 5;
-    /// Returns the statistics of a block.
+    /// Returns the statistics of a block; the value is the number of its records.
     pub const STATS: u8 = 6;
     /// Adds a record of a flush at the end.
     pub const RESTORE: u8 = 7;
@@ -79,7 +79,7 @@ impl StructureKind for Log {
                     .answering_a_position()
                     .that_waits(),
                 OperationSpec::write(ops::TRIM, "trim", Route::Through),
-                OperationSpec::read(ops::STATS, "stats", Route::Each),
+                OperationSpec::read(ops::STATS, "stats", Route::Each).that_counts(),
                 OperationSpec::write(ops::RESTORE, "restore", Route::Tail)
                     .with_payload()
                     .answering_a_position()

@@ -379,7 +379,7 @@ impl Records {
             used: self.bytes_used(),
             sealed: self.sealed.is_some(),
         };
-        Answer { args: stats.encode(), ..Answer::ok(0) }
+        Answer { args: stats.encode(), ..Answer::ok(records) }
     }
 
     pub fn event(&mut self) -> Option<Event> {

@@ -2,18 +2,22 @@
 //! leaves a draining server, and reports its changes.
 
 use super::{append, at, scan, stats, trim, with_log};
-use honeycomb_client::{Client, Custom, CustomOptions, Heard, JobClient, JobTicket, Listener};
+use honeycomb_client::{
+    Client, Custom, CustomOptions, Error, Heard, JobClient, JobTicket, Listener,
+};
 use honeycomb_e2e::{
     Cluster, KIB, LEASE_MS, Scratch, disk, eventually, noise, prefix, server_options,
 };
 use honeycomb_server::{Departure, MemoryServer, ServerOptions};
+use honeycomb_structures::Registry;
 use honeycomb_tiers::{Access, FlushRoot, Flushed, Place};
-use honeycomb_transfer::{Load, load};
+use honeycomb_transfer::{Load, Loaded, load};
 use honeycomb_types::{PrefixId, TierClass};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
 use honeycomb_wire::notice::{Filter, kinds};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 const BLOCK: u64 = 64 * KIB;
@@ -28,13 +32,19 @@ fn add(cluster: &mut Cluster, memory: u64, change: impl FnOnce(ServerOptions) ->
 }
 
 fn flushing(directory: &Path) -> Cluster {
+    flushing_with(directory, with_log())
+}
+
+/// A cluster with one server, which serves these kinds and can flush.
+pub fn flushing_with(directory: &Path, kinds: Arc<Registry>) -> Cluster {
     let mut cluster = Cluster::start_with(Vec::new(), 4096 * KIB, BLOCK);
-    let root = FlushRoot { place: Place::Directory(directory.into()), access: Access::none() };
-    add(&mut cluster, 4096 * KIB, |options| ServerOptions { flush_root: Some(root), ..options });
+    let place = Place::Directory(directory.into());
+    let flush_root = Some(FlushRoot { place, access: Access::none() });
+    add(&mut cluster, 4096 * KIB, |options| ServerOptions { flush_root, kinds, ..options });
     cluster
 }
 
-fn log(client: &Client, job: &JobTicket, address: &str) -> Custom {
+pub fn log(client: &Client, job: &JobTicket, address: &str) -> Custom {
     client.create_custom(job.job, address, "log", CustomOptions::default()).unwrap()
 }
 
@@ -43,7 +53,7 @@ fn record(number: u64) -> Vec<u8> {
     [&number.to_le_bytes()[..], &noise(number, 700)].concat()
 }
 
-fn fill(log: &Custom, count: u64) {
+pub fn fill(log: &Custom, count: u64) {
     for number in 0..count {
         let tag: &[u8] = if number.is_multiple_of(2) { b"even" } else { b"odd" };
         assert_eq!(append(log, tag, &record(number)), number);
@@ -77,17 +87,25 @@ fn log_grows_over_the_blocks_of_several_servers() {
 }
 
 /// Waits for a flush, and returns its place.
-fn flush(client: &Client, job: &JobTicket, path: &str, name: &str) -> Place {
+pub fn flush(client: &Client, job: &JobTicket, path: &str, name: &str) -> Place {
     let ticket = client.begin_flush(job.job, path, name).unwrap();
     eventually("the flush is done", || client.flush_progress(job.job, ticket.number).unwrap().done);
     Place::parse(&ticket.place).unwrap()
 }
 
-fn load_at(client: &Client, job: &JobTicket, place: &Place, path: &str) {
+pub fn load_from(
+    client: &Client,
+    job: &JobTicket,
+    place: &Place,
+    path: &str,
+) -> Result<Loaded, Error> {
     let on = JobClient { client, job: job.job };
     let options = Load { path: path.into(), lease_ms: LEASE_MS, ..Load::default() };
-    let loaded = load(on, place, &Access::none(), &options, &|_, _| {}).unwrap();
-    assert_eq!(loaded.structures, 1);
+    load(on, place, &Access::none(), &options, &|_, _| {})
+}
+
+fn load_at(client: &Client, job: &JobTicket, place: &Place, path: &str) {
+    assert_eq!(load_from(client, job, place, path).unwrap().structures, 1);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod elastic;
+mod faulty;
 mod isolation;
 mod kinds;
 mod process;
