@@ -204,6 +204,7 @@ impl Copies {
     /// A value of this many bytes is being sent.
     pub fn sent(&mut self, value: u32, len: usize) {
         self.bytes += len;
-        self.values.insert(value);
+        let new = self.values.insert(value);
+        assert!(new, "INV-19: value {value} is sent again, and was not dropped");
     }
 }

@@ -1,8 +1,10 @@
-//! The answers to writers of a full block after its split was refused for lack of memory.
+//! The answers to writers of a full block after its split was refused for lack of memory, and to parts of a
+//! move that no source sends.
 
-use super::{Pair, SIZE};
-use honeycomb_structures::MoveRequest;
-use honeycomb_wire::{Op, Status};
+use super::{Pair, SIZE, Under};
+use honeycomb_structures::{MoveRequest, Ops};
+use honeycomb_wire::messages::{MoveDropsRequest, MoveValueRequest};
+use honeycomb_wire::{Field, Op, Status, checksum};
 
 /// A block below the level at which it requests a split has no room for a value, and requests a split for it
 /// repeatedly. The writer saw `Busy` while a request was under way, which takes seconds when memory is full,
@@ -115,4 +117,24 @@ fn refusal_for_lack_of_memory_that_is_not_forgotten_is_seen() {
     let answer = answer_some_time_after_a_refusal();
     Bug::arm(None);
     assert_eq!(answer, Status::OutOfMemory);
+}
+
+/// The server of the target ended.
+#[test]
+fn value_with_the_number_of_another_one_is_refused_and_freed() {
+    let mut pair = Pair::new();
+    pair.begin(0, 31);
+    let Under { to, id, .. } = pair.under.unwrap();
+    let value = [7; 9000];
+    let args = MoveValueRequest { move_id: id, value: 3, checksum: checksum(&value) }.encode();
+    let target = pair.driver(to);
+    assert_eq!(target.run(Op::MoveValue, &args, &value).status, Status::Ok);
+    let used = target.structure.bytes_used();
+    assert_eq!(target.run(Op::MoveValue, &args, &value).status, Status::BadFrame);
+    assert_eq!(target.structure.bytes_used(), used);
+    // The first value was kept, and the move can go on.
+    let drops = MoveDropsRequest { move_id: id, values: vec![3] }.encode();
+    assert_eq!(target.run(Op::MoveDrops, &drops, b"").status, Status::Ok);
+    assert!(target.structure.bytes_used() < used);
+    assert_eq!(target.run(Op::MoveValue, &args, &value).status, Status::Ok);
 }
