@@ -50,8 +50,9 @@ pub trait Migrate {
     /// as the time left, because clocks differ.
     fn image(&self, now: Time) -> Vec<u8>;
 
-    /// Adopts the state of another block. May be repeated.
-    fn restore(&mut self, now: Time, image: &[u8]) -> Result<(), Answer>;
+    /// Adopts the state of another block, whose bytes are in `block`. Both are what another server has sent:
+    /// a state that contradicts itself or the bytes is refused (`Status::BadFrame`). May be repeated.
+    fn restore(&mut self, block: &Backing, now: Time, image: &[u8]) -> Result<(), Answer>;
 
     /// The block serves again, here or as the new block: waiting requests are examined, and a new block
     /// repeats its reports.
@@ -210,7 +211,7 @@ impl<T: Migrate> Migrating<T> {
             Op::MoveDone => {
                 let part = MoveDoneRequest::decode(args)?;
                 let image = self.receiving(part.move_id)?.complete_image(&part)?;
-                let restored = self.content.restore(operation.now, &image);
+                let restored = self.content.restore(backing, operation.now, &image);
                 let receiving = self.receiving(part.move_id)?;
                 receiving.image = image;
                 receiving.whole = restored.is_ok();

@@ -142,7 +142,7 @@ pub enum Bug {
     RelocateForgetsLanes = 65,
     /// A block of a holder within its share is demoted for another holder (INV-43).
     TakesFromShare = 66,
-    /// The new block of a relocation does not receive the list of delivered, unacknowledged items (INV-48).
+    /// The new block of a relocation forgets the list of delivered, unacknowledged items (INV-48).
     RelocateForgetsReserved = 67,
     /// A block that is relocated after its seal does not report the seal again (INV-48).
     SealLeftBehind = 68,

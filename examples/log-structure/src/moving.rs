@@ -7,6 +7,8 @@ use std::ops::Range;
 
 /// The counts of a block, each in eight bytes: `base`, `next_number`, `trimmed`, `tail`, `given_back`.
 const COUNTS: usize = 5;
+/// Most records that a block accepts as counted by another block. Positions are signed.
+const COUNTED: u64 = 1 << 62;
 
 impl Migrate for Records {
     fn front_start(&self, block: &Backing) -> usize {
@@ -36,7 +38,7 @@ impl Migrate for Records {
         out
     }
 
-    fn restore(&mut self, _now: Time, image: &[u8]) -> Result<(), Answer> {
+    fn restore(&mut self, block: &Backing, _now: Time, image: &[u8]) -> Result<(), Answer> {
         let broken = || Answer::refuse(Status::BadFrame, "the state of the block is damaged");
         let (counts, rest) = image.split_at_checked(8 * COUNTS).ok_or_else(broken)?;
         let count = |i: usize| {
@@ -44,13 +46,7 @@ impl Migrate for Records {
         };
         let [base, next_number, trimmed, tail, given_back] = std::array::from_fn(count);
         let [may_have, sealed, successor @ ..] = rest else { return Err(broken()) };
-        let size = self.size as u64;
-        let fits = base <= trimmed
-            && trimmed <= next_number
-            && given_back <= tail
-            && tail <= size
-            && next_number - base <= (size - tail) / ENTRY as u64;
-        if !fits {
+        if !(Counts { base, next_number, trimmed, tail, given_back }).fit(block, self.size) {
             return Err(broken());
         }
         let sealed = (*sealed == 1).then(|| received_successor(successor.to_vec())).transpose()?;
@@ -71,5 +67,42 @@ impl Migrate for Records {
 
     fn dismiss(&mut self, answer: &Answer) {
         self.end_followers(answer);
+    }
+}
+
+/// The counts of another block, whose index and records have arrived.
+struct Counts {
+    base: u64,
+    next_number: u64,
+    trimmed: u64,
+    tail: u64,
+    given_back: u64,
+}
+
+impl Counts {
+    /// Whether a block of this size can have these counts with the index at its end: records end in ascending
+    /// order, the last one at the tail, and each has its tag. Bytes of trimmed records were not sent, and a
+    /// block without records may have lost its index in a lower tier.
+    fn fit(&self, block: &Backing, size: usize) -> bool {
+        let Counts { base, next_number, trimmed, tail, given_back } = *self;
+        let ordered = base <= trimmed && trimmed <= next_number && next_number <= COUNTED;
+        let room = (size as u64).checked_sub(tail).map(|room| room / ENTRY as u64);
+        if !ordered || room.is_none_or(|room| next_number - base > room) {
+            return false;
+        }
+        let index = size - (next_number - base) as usize * ENTRY..size;
+        let ends = block.slice(index).rchunks_exact(ENTRY);
+        let ends = ends.map(|end| u32::from_le_bytes(end.try_into().expect("four bytes")) as u64);
+        let (mut start, mut freed) = (0, 0);
+        for (number, end) in (base..).zip(ends) {
+            let tag = || block.slice(start as usize..start as usize + 1)[0] as u64;
+            let whole = || start < end && (number < trimmed || tag() < end - start);
+            if end > tail || trimmed < next_number && !whole() {
+                return false;
+            }
+            start = end;
+            freed = if number < trimmed { end } else { freed };
+        }
+        given_back <= freed && (trimmed == next_number || start == tail)
     }
 }

@@ -218,13 +218,22 @@ impl ItemLog {
         }
     }
 
-    /// Whether the counters of another block can be those of a block of this size.
-    pub fn fits(&self, counts: &ItemCounts) -> bool {
-        let size = self.size as u64;
-        counts.committed <= size && counts.count <= (size - counts.committed) / PLACE as u64
+    /// Whether the counters of another block can be those of a block of this size, with the directory that
+    /// has arrived: its ends ascend, and the last one is the end of the bytes.
+    pub fn fits(&self, block: &impl Bytes, counts: &ItemCounts) -> bool {
+        let (size, committed) = (self.size as u64, counts.committed);
+        if committed > size || counts.count > (size - committed) / PLACE as u64 {
+            return false;
+        }
+        let mut ends = block.slice(self.places(0..counts.count as usize)).rchunks_exact(PLACE);
+        let last = ends.try_fold(0, |before, end| {
+            let end = u32::from_le_bytes(end.try_into().expect("a place has four bytes"));
+            (before <= end).then_some(end)
+        });
+        last.is_some_and(|last| last as u64 == committed)
     }
 
-    /// Adopts counters that fit; the bytes are in the block.
+    /// Adopts counters that fit; the bytes and the directory are in the block.
     pub fn restore(&mut self, counts: &ItemCounts) {
         self.pieces.restore(counts.committed as usize);
         (self.base, self.count) = (counts.base, counts.count as usize);

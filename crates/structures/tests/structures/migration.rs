@@ -341,3 +341,94 @@ fn restored<S: Structure>(to: &mut Driver<S>, image: &[u8]) -> Answer {
     let done = MoveDoneRequest { move_id: MOVE, entries: 1, bytes: 0 };
     to.run(Op::MoveDone, &done.encode(), b"")
 }
+
+/// A queue from which one item was taken and one is reserved, after its bytes were sent to another block; and
+/// the state that is sent with them.
+fn queue_to_receive() -> (Driver<QueueBlock>, Vec<u8>, u64) {
+    let (mut a, mut b) = (queue(9, 0), queue(9, MOVE));
+    for item in [&b"0"[..], b"11", b"222", b"3333"] {
+        assert_eq!(put(&mut a, item).status, Status::Ok);
+    }
+    assert_eq!(taken(&a.run(Op::QueueGet, &get_args(1, 0), b"")), (0, b"0".to_vec()));
+    assert_eq!(taken(&a.run(Op::QueueGet, &get_args(1, 500), b"")), (1, b"11".to_vec()));
+    begin(&mut a);
+    migrate(&mut a, &mut b);
+    freeze(&mut a);
+    let mover = a.structure.movable().unwrap();
+    let Some(Parcel::State { bytes, .. }) = mover.next_parcel(&mut a.block) else {
+        panic!("only its state is left")
+    };
+    (b, bytes.to_vec(), mover.totals().bytes)
+}
+
+fn receive_state(to: &mut Driver<QueueBlock>, state: &[u8], bytes: u64) -> Status {
+    let (length, checksum) = (state.len() as u64, checksum(state));
+    let part = MoveStateRequest { move_id: MOVE, offset: 0, length, checksum };
+    assert_eq!(to.run(Op::MoveState, &part.encode(), state).status, Status::Ok);
+    let done = MoveDoneRequest { move_id: MOVE, entries: 1, bytes };
+    to.run(Op::MoveDone, &done.encode(), b"").status
+}
+
+/// Counters and a directory that contradict each other were adopted, and ended the server at a later request.
+#[test]
+fn queue_state_that_contradicts_itself_is_refused() {
+    let (mut b, state, bytes) = queue_to_receive();
+    let [committed, base, count, head, put_bytes, gone, gone_bytes] =
+        std::array::from_fn(|field| 8 * field);
+    let (ahead, ahead_bytes, reserved, deliveries) = (57, 65, 83, 99);
+    assert_eq!(state.len(), deliveries + 4, "one item is reserved");
+    let changes = [
+        (committed, 9),
+        (committed, 11),
+        (committed, SIZE as u64 + 1),
+        (base, 1),
+        (base, u64::MAX),
+        (count, 3),
+        (count, 5),
+        (count, u64::MAX),
+        (head, 1),
+        (head, 3),
+        (head, 5),
+        (put_bytes, 11),
+        (put_bytes, u64::MAX),
+        (gone, 0),
+        (gone, 2),
+        (gone, u64::MAX),
+        (gone_bytes, 0),
+        (gone_bytes, 2),
+        (gone_bytes, u64::MAX),
+        (ahead, u64::MAX),
+        (ahead_bytes, u64::MAX),
+        (reserved, 0),
+        (reserved, 2),
+        (reserved, u64::MAX),
+    ];
+    for (field, value) in changes {
+        let mut state = state.clone();
+        state[field..field + 8].copy_from_slice(&value.to_le_bytes());
+        let refused = receive_state(&mut b, &state, bytes);
+        assert_eq!(refused, Status::BadFrame, "{value} at {field}");
+    }
+    for delivered in [0, u32::MAX] {
+        let mut state = state.clone();
+        state[deliveries..].copy_from_slice(&delivered.to_le_bytes());
+        assert_eq!(receive_state(&mut b, &state, bytes), Status::BadFrame, "{delivered}");
+    }
+    // An item that is reserved twice, as if none had been taken.
+    let mut twice = [&state[..], &state[reserved..]].concat();
+    twice[reserved - 8] = 2;
+    twice[gone] = 0;
+    assert_eq!(receive_state(&mut b, &twice, bytes), Status::BadFrame);
+    // Of the directory: the end of the second item, and of the last one.
+    for (place, end) in [(SIZE - 8, 0_u32), (SIZE - 8, 7), (SIZE - 16, 11), (SIZE - 16, u32::MAX)] {
+        let before = b.block.slice(place..place + 4).to_vec();
+        b.block.slice_mut(place..place + 4).copy_from_slice(&end.to_le_bytes());
+        assert_eq!(receive_state(&mut b, &state, bytes), Status::BadFrame, "{end} at {place}");
+        b.block.slice_mut(place..place + 4).copy_from_slice(&before);
+    }
+    assert_eq!(receive_state(&mut b, &state, bytes), Status::Ok);
+    let now = b.now;
+    b.structure.movable().unwrap().end_import(&mut b.block, now, MOVE, true);
+    let rest = taken(&b.run(Op::QueueGet, &get_args(9, 0), b""));
+    assert_eq!(rest, (2, b"2223333".to_vec()));
+}

@@ -33,7 +33,7 @@ impl Migrate for FileSegment {
         out
     }
 
-    fn restore(&mut self, _now: Time, image: &[u8]) -> Result<(), Answer> {
+    fn restore(&mut self, _block: &Backing, _now: Time, image: &[u8]) -> Result<(), Answer> {
         let mut from = Reader::new(image);
         let length = u64::get(&mut from)?;
         let tail = TailImage::get(&mut from)?;
