@@ -100,6 +100,8 @@ struct Receiving {
     move_id: u64,
     bytes: u64,
     image: Vec<u8>,
+    /// The announced length of the image; `None` before its first piece.
+    length: Option<u64>,
     /// Whether everything has arrived and was counted.
     whole: bool,
 }
@@ -109,7 +111,10 @@ impl<T> Migrating<T> {
     pub fn new(content: T, move_id: u64) -> Migrating<T> {
         let stage = match move_id {
             0 => Stage::Resident,
-            _ => Stage::Receiving(Receiving { move_id, bytes: 0, image: Vec::new(), whole: false }),
+            _ => {
+                let (image, length) = (Vec::new(), None);
+                Stage::Receiving(Receiving { move_id, bytes: 0, image, length, whole: false })
+            }
         };
         Migrating { content, stage, thawed: false }
     }
@@ -259,10 +264,11 @@ impl Receiving {
         if end.is_none_or(|end| end > part.length) || part.length > image_most(backing.len()) {
             return Err(broken("the state of the block is too long"));
         }
-        if part.offset != self.image.len() as u64 {
+        let expected = if part.offset == 0 { Some(part.length) } else { self.length };
+        if part.offset != self.image.len() as u64 || expected != Some(part.length) {
             return Err(broken("a part of the state of the block is out of order"));
         }
-        self.whole = false;
+        (self.length, self.whole) = (expected, false);
         self.image.extend_from_slice(payload);
         Ok(Answer::ok(0))
     }
@@ -271,6 +277,10 @@ impl Receiving {
     fn complete_image(&mut self, part: &MoveDoneRequest) -> Result<Vec<u8>, Answer> {
         if (part.entries, part.bytes) != (1, self.bytes) {
             let text = format!("{} bytes of the block arrived, not {}", self.bytes, part.bytes);
+            return Err(Answer::refuse(Status::Internal, text));
+        }
+        if self.length != Some(self.image.len() as u64) {
+            let text = "the state of the block has not arrived, or not all of it";
             return Err(Answer::refuse(Status::Internal, text));
         }
         Ok(std::mem::take(&mut self.image))
@@ -344,8 +354,10 @@ impl<T: Migrate> Movable for Migrating<T> {
         }
         let settled = self.content.is_settled();
         let Some(now) = sending.frozen.filter(|_| settled) else { return Prepared::Nothing };
+        // An empty state is sent, too: it replaces one that was sent before a thaw.
+        let begins = sending.image.is_none();
         let (image, sent) = sending.image.get_or_insert_with(|| (self.content.image(now), 0));
-        if *sent == image.len() {
+        if *sent == image.len() && !begins {
             return Prepared::Nothing;
         }
         let (offset, length) = (*sent as u64, image.len() as u64);

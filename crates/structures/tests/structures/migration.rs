@@ -2,14 +2,15 @@
 
 use crate::Driver;
 use honeycomb_structures::{
-    Answer, Event, FileBlock, Growth, Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds,
-    Structure, Successor, Waits,
+    Answer, Backing, Event, FileBlock, Growth, Migrate, Migrating, Movable, Operation, Ops,
+    Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds, Structure, Successor, Waits,
 };
 use honeycomb_types::{Marks, Time};
 use honeycomb_wire::data::{MovedArgs, ReadArgs};
 use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveRegionRequest, MoveStateRequest};
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, Items, put_lengths};
 use honeycomb_wire::{Field, Op, Status, checksum};
+use std::ops::Range;
 use std::time::Duration;
 
 const SIZE: usize = 64 * 1024;
@@ -431,4 +432,95 @@ fn queue_state_that_contradicts_itself_is_refused() {
     b.structure.movable().unwrap().end_import(&mut b.block, now, MOVE, true);
     let rest = taken(&b.run(Op::QueueGet, &get_args(9, 0), b""));
     assert_eq!(rest, (2, b"2223333".to_vec()));
+}
+
+/// A content without bytes, whose state is a name that may be empty.
+struct Name(Vec<u8>);
+
+impl Migrate for Name {
+    fn front_start(&self, _: &Backing) -> usize {
+        0
+    }
+
+    fn front_end(&self) -> usize {
+        0
+    }
+
+    fn back(&self) -> Range<usize> {
+        SIZE..SIZE
+    }
+
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    fn image(&self, _: Time) -> Vec<u8> {
+        self.0.clone()
+    }
+
+    fn restore(&mut self, _: &Backing, _: Time, image: &[u8]) -> Result<(), Answer> {
+        self.0 = image.to_vec();
+        Ok(())
+    }
+
+    fn resume(&mut self, _: &mut Backing, _: Time, _: bool) {}
+
+    fn dismiss(&mut self, _: &Answer) {}
+}
+
+/// A block with such a content.
+struct NameBlock(Migrating<Name>);
+
+impl NameBlock {
+    fn driver(name: &[u8], importing: u64) -> Driver<NameBlock> {
+        Driver::new(SIZE, NameBlock(Migrating::new(Name(name.to_vec()), importing)))
+    }
+}
+
+impl Structure for NameBlock {
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        Some(&mut self.0)
+    }
+}
+
+impl Ops for NameBlock {
+    fn apply(&mut self, block: &mut Backing, part: &Operation<'_>, payload: &[u8]) -> Outcome {
+        Outcome::Done(self.0.receive(block, part, payload).unwrap_or_else(|refusal| refusal))
+    }
+
+    fn bytes_used(&self) -> u64 {
+        0
+    }
+}
+
+/// The state was not sent again, and the other block had the one from before the thaw.
+#[test]
+fn state_that_becomes_empty_after_a_thaw_replaces_the_one_that_was_sent() {
+    let (mut a, mut b) = (NameBlock::driver(b"x", 0), NameBlock::driver(b"", MOVE));
+    begin(&mut a);
+    freeze(&mut a);
+    migrate(&mut a, &mut b);
+    a.structure.movable().unwrap().thaw();
+    a.structure.0.content_mut().0.clear();
+    freeze(&mut a);
+    migrate(&mut a, &mut b);
+    finish(&mut a, &mut b);
+    assert_eq!(b.structure.0.content().0, b"");
+}
+
+#[test]
+fn state_of_which_a_part_is_missing_is_refused() {
+    let mut b = NameBlock::driver(b"", MOVE);
+    let done = MoveDoneRequest { move_id: MOVE, entries: 1, bytes: 0 }.encode();
+    assert_eq!(b.run(Op::MoveDone, &done, b"").status, Status::Internal, "no part of it");
+    let part = |b: &mut Driver<NameBlock>, offset, length| {
+        let part = MoveStateRequest { move_id: MOVE, offset, length, checksum: checksum(b"12") };
+        b.run(Op::MoveState, &part.encode(), b"12").status
+    };
+    assert_eq!(part(&mut b, 0, 4), Status::Ok);
+    assert_eq!(part(&mut b, 2, 6), Status::BadFrame, "its length has changed");
+    assert_eq!(b.run(Op::MoveDone, &done, b"").status, Status::Internal);
+    assert_eq!((part(&mut b, 0, 4), part(&mut b, 2, 4)), (Status::Ok, Status::Ok));
+    assert_eq!(b.run(Op::MoveDone, &done, b"").status, Status::Ok);
+    assert_eq!(b.structure.0.content().0, b"1212");
 }
