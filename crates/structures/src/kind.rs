@@ -108,7 +108,8 @@ impl Attributes {
     };
 }
 
-/// Refuses a kind whose router, operations or moves need a trait that its blocks do not implement.
+/// Refuses a kind whose router, operations or moves need a trait that its blocks do not implement, or whose
+/// capabilities contradict each other. `block` is an empty block.
 fn check_capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), InvalidKind> {
     let lacks = |needs: String, name: &str| {
         let why = format!(
@@ -126,12 +127,9 @@ fn check_capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), 
             return lacks("an operation loads the items of a flush".into(), "Content");
         };
         if content.snapshot((0, u64::MAX)).is_plain() {
-            let name = &spec.name;
-            let why = format!(
-                "an operation loads the items of a flush, and `snapshot` of blocks of '{name}' \
-                 returns plain bytes: return `Snapshot::items`"
-            );
-            return Err(InvalidKind { code: spec.kind.code(), why });
+            let why = "returns plain bytes, and an operation loads the items of a flush: return \
+                       `Snapshot::items`";
+            return Err(contradiction(spec, "snapshot", why));
         }
     }
     if spec.router.grows() && block.growth().is_none() {
@@ -152,13 +150,54 @@ fn check_capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), 
     if !streams && block.movable().is_some_and(|movable| in_pieces(movable)) {
         return lacks("parts of a move arrive in pieces".into(), "Streaming");
     }
-    Ok(())
+    check_router(spec, block)
+}
+
+/// Refuses a kind whose blocks have a capability that its router does not serve: the controller would ignore
+/// it.
+fn check_router(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), InvalidKind> {
+    let (router, grows) = (spec.router, spec.router.grows());
+    let custom = matches!(spec.kind, Kind::Custom(_));
+    if !grows && block.growth().is_some() {
+        let why = format!("is implemented, and the router {router:?} adds no blocks at the end");
+        return Err(contradiction(spec, "Growth", &why));
+    }
+    if let Some(whole) = block.movable().map(|movable| movable.moves_whole())
+        && whole != grows
+    {
+        let (moves, needs) = match whole {
+            true => ("whole blocks", "ranges of hashes: return `None` from `movable`"),
+            false => ("ranges of hashes", "whole blocks: implement `Migrate`"),
+        };
+        let why = format!("moves {moves}, and blocks of the router {router:?} move as {needs}");
+        return Err(contradiction(spec, "Movable", &why));
+    }
+    match block.content().map(|content| content.rests()) {
+        Some(rest @ (Rest::Open(_) | Rest::Final(_))) if !grows => {
+            let why = format!(
+                "returns `{rest:?}`, and any block of the router {router:?} may change: return \
+                 `Rest::Whole`, or `Rest::Busy` to stay in memory"
+            );
+            Err(contradiction(spec, "rests", &why))
+        }
+        Some(Rest::Pieces(_)) if custom => {
+            let why = "returns `Rest::Pieces`, which is for blocks of a built-in kind: return \
+                       `Rest::Whole`, or `Rest::Busy` to stay in memory";
+            Err(contradiction(spec, "rests", why))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn contradiction(spec: &KindSpec, name: &str, why: &str) -> InvalidKind {
+    let why = format!("`{name}` of blocks of '{}' {why}", spec.name);
+    InvalidKind { code: spec.kind.code(), why }
 }
 
 /// The capabilities that the controller uses, by the traits that the blocks of a kind implement.
 fn capabilities(spec: &KindSpec, block: &mut dyn Structure) -> Capabilities {
     let grows = spec.router.grows();
-    let moves = block.movable().is_some_and(|movable| movable.moves_whole() == grows);
+    let moves = block.movable().is_some();
     let changes = block.changes().is_some();
     let content = block.content();
     let rests = content.map_or(Rest::Busy, |content| content.rests());
@@ -407,7 +446,7 @@ impl StructureKind for ExtentsKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Answer, Content, Operation, Ops, Outcome};
+    use crate::{Answer, Content, Growth, Operation, Ops, Outcome, Streaming};
     use honeycomb_block::Backing;
     use honeycomb_types::{Demotion, Notices};
 
@@ -421,8 +460,12 @@ mod tests {
         }
 
         fn open(&self, opening: &Opening) -> Box<dyn Structure> {
-            Box::new(FileBlock::new(opening.block_size))
+            file(opening)
         }
+    }
+
+    fn file(opening: &Opening) -> Box<dyn Structure> {
+        Box::new(FileBlock::opened(opening.block_size, opening.marks, opening.importing))
     }
 
     #[test]
@@ -636,6 +679,83 @@ mod tests {
         lacks(Router::HashRange, count().with_streamed_payload(), "`Streaming`");
         let wait = OperationSpec::read(1, "wait", Route::Key).that_waits();
         lacks(Router::HashRange, wait, "`Waits`");
+    }
+
+    /// A kind whose blocks have some capabilities of other blocks.
+    struct Chosen {
+        router: Router,
+        of: fn(&Opening) -> Box<dyn Structure>,
+        shown: &'static [&'static str],
+    }
+
+    struct ChosenBlock {
+        inner: Box<dyn Structure>,
+        file: FileBlock,
+        shown: &'static [&'static str],
+    }
+
+    impl StructureKind for Chosen {
+        fn spec(&self) -> KindSpec {
+            KindSpec { router: self.router, ..Named(0x80, "chosen").spec() }
+        }
+
+        fn open(&self, opening: &Opening) -> Box<dyn Structure> {
+            let file = FileBlock::new(opening.block_size);
+            Box::new(ChosenBlock { inner: (self.of)(opening), file, shown: self.shown })
+        }
+    }
+
+    impl Structure for ChosenBlock {
+        fn streaming(&mut self) -> Option<&mut dyn Streaming> {
+            self.inner.streaming()
+        }
+
+        fn growth(&mut self) -> Option<&mut dyn Growth> {
+            if self.shown.contains(&"Growth") { self.file.growth() } else { None }
+        }
+
+        fn content(&self) -> Option<&dyn Content> {
+            if self.shown.contains(&"Content") { self.inner.content() } else { None }
+        }
+
+        fn content_mut(&mut self) -> Option<&mut dyn Content> {
+            if self.shown.contains(&"Content") { self.inner.content_mut() } else { None }
+        }
+
+        fn movable(&mut self) -> Option<&mut dyn Movable> {
+            if self.shown.contains(&"Movable") { self.inner.movable() } else { None }
+        }
+    }
+
+    impl Ops for ChosenBlock {
+        fn apply(&mut self, block: &mut Backing, op: &Operation<'_>, payload: &[u8]) -> Outcome {
+            self.inner.apply(block, op, payload)
+        }
+
+        fn bytes_used(&self) -> u64 {
+            self.inner.bytes_used()
+        }
+    }
+
+    #[test]
+    fn kind_whose_capabilities_contradict_its_router_is_refused_by_their_names() {
+        let kv = |opening: &Opening| KvKind.open(opening);
+        let extents = |opening: &Opening| ExtentsKind.open(opening);
+        let with = |router, of, shown| Registry::builtin().with(Chosen { router, of, shown });
+        let refuses = |router, of, shown, names: [&str; 2]| {
+            let refused = with(router, of, shown).expect_err("they contradict each other");
+            assert!(names.iter().all(|name| refused.why.contains(name)), "{refused}");
+        };
+        refuses(Router::HashRange, file, &["Growth"], ["`Growth`", "HashRange"]);
+        refuses(Router::HashRange, file, &["Movable"], ["`Movable`", "whole blocks"]);
+        refuses(Router::HashRange, file, &["Content"], ["`rests`", "`Open(0)`"]);
+        refuses(Router::HashRange, extents, &["Content"], ["`rests`", "`Rest::Pieces`"]);
+        for router in [Router::Offset, Router::Ends, Router::Index] {
+            refuses(router, kv, &["Growth", "Movable"], ["`Movable`", "ranges of hashes"]);
+            refuses(router, extents, &["Growth", "Content"], ["`rests`", "`Rest::Pieces`"]);
+            with(router, file, &["Growth", "Movable", "Content"]).expect("they agree");
+        }
+        with(Router::HashRange, kv, &["Movable", "Content"]).expect("they agree");
     }
 
     #[test]
