@@ -68,8 +68,8 @@ pub trait StructureKind: Send + Sync {
     fn spec(&self) -> KindSpec;
 
     /// An empty structure for one block. The block's bytes are all zero unless the kind `overwrites`. This
-    /// runs between two requests, so it must not take long. A registry also opens a structure of the smallest
-    /// block size, without memory, to inspect its capabilities.
+    /// runs between two requests, so it must not take long. A registry also opens structures of the smallest
+    /// block size, without memory, to inspect their capabilities: an empty one, and one that imports.
     fn open(&self, opening: &Opening) -> Box<dyn Structure>;
 
     /// Whether the kind never reads a byte of a block before it has written it. Its blocks may begin with
@@ -189,6 +189,21 @@ fn check_router(spec: &KindSpec, block: &mut dyn Structure) -> Result<(), Invali
     }
 }
 
+/// Refuses a kind whose blocks move, and do not take part in the move for which they are opened.
+fn check_importing(spec: &KindSpec, kind: &dyn StructureKind) -> Result<(), InvalidKind> {
+    let size = BLOCK_SIZE_MIN as usize;
+    let mut target = kind.open(&Opening { importing: 1, first: false, ..Opening::alone(size) });
+    let of = |movable: &mut dyn Movable| (movable.imports(1), movable.imports(2));
+    match target.movable().map(of) {
+        Some((Some(_), None)) => Ok(()),
+        _ => {
+            let why = "does not take part in the move `Opening::importing`: pass the number on, \
+                       for example to `Migrating::new`";
+            Err(contradiction(spec, "Movable", why))
+        }
+    }
+}
+
 fn contradiction(spec: &KindSpec, name: &str, why: &str) -> InvalidKind {
     let why = format!("`{name}` of blocks of '{}' {why}", spec.name);
     InvalidKind { code: spec.kind.code(), why }
@@ -225,6 +240,9 @@ impl Registered {
         spec.check()?;
         let mut sample = kind.open(&Opening::alone(BLOCK_SIZE_MIN as usize));
         check_capabilities(&spec, &mut *sample)?;
+        if sample.movable().is_some() {
+            check_importing(&spec, &*kind)?;
+        }
         let capabilities = capabilities(&spec, &mut *sample);
         let announced = AnnouncedKind { spec, capabilities };
         if let Kind::Custom(_) = announced.spec.kind {
@@ -756,6 +774,21 @@ mod tests {
             with(router, file, &["Growth", "Movable", "Content"]).expect("they agree");
         }
         with(Router::HashRange, kv, &["Movable", "Content"]).expect("they agree");
+    }
+
+    /// It was announced as one whose blocks move, and no move to its blocks ended.
+    #[test]
+    fn kind_whose_blocks_do_not_import_the_move_they_are_opened_for_is_refused() {
+        let refused = |router, of: fn(&Opening) -> Box<dyn Structure>, shown| {
+            let refused = Registry::builtin().with(Chosen { router, of, shown });
+            let refused = refused.expect_err("it forgets the move");
+            let named = ["`Movable`", "`Opening::importing`"];
+            assert!(named.iter().all(|name| refused.why.contains(name)), "{refused}");
+        };
+        refused(Router::Index, |o| file(&Opening { importing: 0, ..*o }), &["Growth", "Movable"]);
+        refused(Router::HashRange, |o| KvKind.open(&Opening { importing: 0, ..*o }), &["Movable"]);
+        let another = |o: &Opening| file(&Opening { importing: 1 + o.importing % 2, ..*o });
+        refused(Router::Index, another, &["Growth", "Movable"]);
     }
 
     #[test]
