@@ -24,7 +24,8 @@ pub trait Waits {
 
     /// Withdraws a parked operation. Returns true if the operation was waiting and had no effect: then it
     /// gets no answer. Returns false if it is already in progress. The withdrawal may make room for other
-    /// operations, so the caller reads `deadline` again, which is then due at once.
+    /// operations: `cancel` answers them by events, which the caller takes afterwards, or `deadline` is then
+    /// due at once.
     fn cancel(&mut self, ticket: Ticket) -> bool {
         let _ = ticket;
         false

@@ -61,7 +61,7 @@ pub(super) struct Agenda {
     touched: Vec<u32>,
     /// Blocks that have changed slightly since they were inspected: each once.
     uninspected: Vec<u32>,
-    /// Blocks that a part of the shard has changed during the present call.
+    /// Blocks that a part of the shard has changed, and whose consequences were not processed yet.
     changed: VecDeque<BlockAt>,
     /// Blocks whose exports continue in steps, in turn: each once.
     steps: VecDeque<u32>,
@@ -97,7 +97,8 @@ impl Agenda {
         std::mem::take(&mut self.uninspected)
     }
 
-    /// A part of the shard has changed a block, whose consequences are processed when the part has finished.
+    /// A part of the shard has changed a block, whose consequences are processed when the part has finished,
+    /// or else in the next tick, which is due at once.
     pub fn changed(&mut self, at: BlockAt) {
         self.changed.push_back(at);
     }
@@ -132,7 +133,7 @@ impl Agenda {
 
     /// When the first timer is due. The block may have been freed, or have another timer.
     pub fn due(&self) -> Option<Time> {
-        if !self.uninspected.is_empty() {
+        if !self.uninspected.is_empty() || !self.changed.is_empty() {
             return Some(Time::ZERO);
         }
         self.timers.peek().map(|Reverse((due, _))| *due)

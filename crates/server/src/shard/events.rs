@@ -148,6 +148,7 @@ impl Shard {
 
     /// Handles the passing of time: waits end, reservations expire, and unused blocks are retired.
     pub fn tick(&mut self, now: Time) {
+        self.consequences(now);
         for index in self.agenda.take_uninspected() {
             if let Some(slot) = self.blocks.get_mut(index as usize) {
                 slot.attention.is_inspected();

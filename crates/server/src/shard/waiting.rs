@@ -130,7 +130,6 @@ impl<'a> RequestWork<'a> {
 
     /// Withdraws a waiting operation. False if it is in progress.
     fn give_up_waiting(&mut self, pending: Pending) -> bool {
-        let Some(index) = self.blocks.index(pending.at.block) else { return false };
         let Some(slot) = self.blocks.at(pending.at) else { return false };
         let cancelled = |waits: &mut dyn Waits| waits.cancel(pending.ticket);
         if pending.filling || !slot.structure.waits().is_some_and(cancelled) {
@@ -141,8 +140,8 @@ impl<'a> RequestWork<'a> {
         }
         let removed = self.pending.remove(pending.ticket);
         assert!(removed.is_some(), "INV-16: {:?} is withdrawn twice", pending.ticket);
-        // Operations that waited behind it may be able to run.
-        slot.arm(index, self.agenda);
+        // Operations that waited behind it may be able to run, or were answered.
+        self.agenda.changed(pending.at);
         true
     }
 

@@ -18,6 +18,7 @@ use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
 use honeycomb_wire::{Op, RequestHeader, Status};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -412,4 +413,80 @@ fn block_that_names_an_invalid_successor_is_lost_alone() {
         let Outcome::Done(answer) = ask(&mut shard, 1, &[]) else { panic!("it does not wait") };
         assert_eq!(answer.status, Status::Ok, "the block is served until the controller frees it");
     }
+}
+
+/// A lock whose callers wait in line: if the first one leaves, the next one has it.
+struct Lock;
+
+#[derive(Default)]
+struct LockBlock {
+    line: VecDeque<Ticket>,
+    events: VecDeque<Event>,
+}
+
+impl StructureKind for Lock {
+    fn spec(&self) -> KindSpec {
+        let operations = vec![OperationSpec::read(AWAIT, "await", Route::Key).that_waits()];
+        KindSpec { name: "lock".into(), operations, ..Plain { whole: true }.spec() }
+    }
+
+    fn open(&self, _: &Opening) -> Box<dyn Structure> {
+        Box::new(LockBlock::default())
+    }
+}
+
+impl Waits for LockBlock {
+    fn cancel(&mut self, ticket: Ticket) -> bool {
+        let before = self.line.len();
+        self.line.retain(|waiting| *waiting != ticket);
+        self.events.extend(self.line.pop_front().map(|next| Event::Answered(next, Answer::ok(7))));
+        self.line.len() < before
+    }
+
+    fn tick(&mut self, _: &mut Backing, _: Time) {}
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+}
+
+impl Structure for LockBlock {
+    fn waits(&mut self) -> Option<&mut dyn Waits> {
+        Some(self)
+    }
+}
+
+impl Ops for LockBlock {
+    fn apply(&mut self, _: &mut Backing, operation: &Operation<'_>, _: &[u8]) -> Outcome {
+        self.line.push_back(operation.ticket);
+        Outcome::Parked
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        0
+    }
+}
+
+/// The answer stayed in the block until the next request to it, and the deadline of its caller passed.
+#[test]
+fn caller_that_a_withdrawn_request_lets_through_is_answered_at_once() {
+    let kinds = Registry::builtin().with(Lock).unwrap();
+    let mut shard = shard_with(kinds, Kind::from_code(PLAIN).unwrap());
+    let mut args = Vec::new();
+    put_routed(Routed::Key(b"k"), &mut args);
+    let header = RequestHeader { at: block(), grant: 1, ..RequestHeader::new(greedy(AWAIT)) };
+    let header = RequestHeader { deadline_ms: 60_000, ..header };
+    for ticket in [1, 2] {
+        let outcome = shard.apply(NOW, &access(false), &header, &args, &[], Ticket(ticket));
+        assert_eq!(outcome, Outcome::Parked);
+    }
+    shard.requests().hang_up(Ticket(1));
+    assert!(shard.deadline().is_some_and(|due| due <= NOW), "the block is due at once");
+    shard.tick(NOW);
+    assert_eq!(shard.out().completed(), Some((Ticket(2), Answer::ok(7))));
+    assert!(shard.deadline().is_none_or(|due| due > NOW));
 }
