@@ -171,7 +171,8 @@ pub struct Totals {
 /// Order at the target: `begin_import` (or opened as importing), the parcels as operations, `end_import`.
 pub trait Movable {
     /// The move that it requests, if it has not requested one already. It requests again only after
-    /// `refused`, `depart`, `cancel_export` or `end_import`.
+    /// `refused`, `depart`, `cancel_export` or `end_import`. Called only of kinds that split: blocks of a
+    /// custom kind request no moves.
     fn move_request(&mut self, block: &Backing, now: Time) -> Option<MoveRequest>;
 
     /// Whether the whole block can begin to move now. Called if it requests no move itself.

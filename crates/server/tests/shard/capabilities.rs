@@ -5,14 +5,14 @@ use honeycomb_block::Backing;
 use honeycomb_env::MemoryVolume;
 use honeycomb_server::{BlockMessage, Effect, Shard, ShardConfig};
 use honeycomb_structures::{
-    Answer, Bytes, Changes, Content, Event, Fetched, Growth, LowerTierReads, Opening, Operation,
-    Ops, Outcome, Registry, Rest, Routed, Snapshot, Structure, StructureKind, Successor, Ticket,
-    Waits, put_routed,
+    Answer, Bytes, Changes, Content, Event, Fetched, Growth, KvBlock, LowerTierReads, Movable,
+    Opening, Operation, Ops, Outcome, Registry, Rest, Routed, Snapshot, Streaming, Structure,
+    StructureKind, Successor, Ticket, Waits, put_routed,
 };
 use honeycomb_types::limits::SUCCESSOR_IDLE;
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Kind, KindSpec, OperationSpec, Route, Router, ServerId, ShardIx,
-    TierClass, TierIx, TierSpec, Time,
+    BlockAt, BlockId, Epoch, Kind, KindSpec, LaneId, OperationSpec, Route, Router, Sequence,
+    ServerId, ShardIx, TierClass, TierIx, TierSpec, Time,
 };
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::MapEntry;
@@ -489,4 +489,74 @@ fn caller_that_a_withdrawn_request_lets_through_is_answered_at_once() {
     shard.tick(NOW);
     assert_eq!(shard.out().completed(), Some((Ticket(2), Answer::ok(7))));
     assert!(shard.deadline().is_none_or(|due| due > NOW));
+}
+
+/// A kind with the blocks of a kv.
+struct Pairs;
+
+struct PairsBlock(KvBlock);
+
+impl StructureKind for Pairs {
+    fn spec(&self) -> KindSpec {
+        let operations = vec![OperationSpec::write(1, "put", Route::Each).with_payload()];
+        KindSpec { name: "pairs".into(), operations, ..Plain { whole: true }.spec() }
+    }
+
+    fn open(&self, opening: &Opening) -> Box<dyn Structure> {
+        let Opening { block_size, start, end, marks, importing, .. } = *opening;
+        let block = KvBlock::new(block_size, start, end, marks);
+        Box::new(PairsBlock(if importing > 0 { block.importing(importing) } else { block }))
+    }
+}
+
+impl Structure for PairsBlock {
+    fn streaming(&mut self) -> Option<&mut dyn Streaming> {
+        self.0.streaming()
+    }
+
+    fn waits(&mut self) -> Option<&mut dyn Waits> {
+        self.0.waits()
+    }
+
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        self.0.movable()
+    }
+}
+
+impl Ops for PairsBlock {
+    fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
+        self.0.apply(block, &Operation { op: Op::KvPut, ..*operation }, payload)
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.0.event()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.0.bytes_used()
+    }
+}
+
+/// The controller refused the split of a kind that does not split, and writers got `WrongKind`.
+#[test]
+fn full_block_of_a_kind_that_does_not_split_requests_none_and_refuses_writes() {
+    let kinds = Registry::builtin().with(Pairs).unwrap();
+    let mut shard = shard_with(kinds, Kind::from_code(PLAIN).unwrap());
+    let mut put = |sequence: u64| {
+        let mut header = RequestHeader { at: block(), grant: 1, ..RequestHeader::new(greedy(1)) };
+        (header.lane, header.sequence) = (LaneId(1), Sequence(sequence));
+        let args = [&[0], &sequence.to_le_bytes()[..]].concat();
+        let payload = [7; 1000];
+        let outcome = shard.apply(NOW, &access(false), &header, &args, &payload, Ticket(sequence));
+        shard.tick(NOW);
+        match outcome {
+            Outcome::Done(answer) => answer.status,
+            Outcome::Parked => panic!("a put does not wait"),
+        }
+    };
+    let refused = (1..100).find_map(|n| Some(put(n)).filter(|status| *status != Status::Ok));
+    assert_eq!(refused, Some(Status::BlockFull));
+    assert_eq!(shard.out().take_effects(), [], "it requests no move");
+    shard.tick(NOW + Duration::from_secs(2));
+    assert_eq!(shard.out().take_effects(), []);
 }

@@ -49,6 +49,14 @@ impl Overflow {
         std::mem::replace(&mut self.relief, relief)
     }
 
+    /// A move may be possible again, or is wanted; not of a block that has never been asked for its requests
+    /// (`Movable::wish`), because it cannot request one.
+    pub fn renew(&mut self, relief: Relief) {
+        if self.relief != Relief::None {
+            self.relief = relief;
+        }
+    }
+
     /// A split was refused for lack of memory, or was answered otherwise.
     pub fn set_lacking(&mut self, why: Option<String>) {
         self.lacking = why;

@@ -163,7 +163,7 @@ impl Movable for Partition {
     }
 
     fn did_not_fit(&mut self) {
-        self.store.table.overflow.set_relief(Relief::Wanted);
+        self.store.table.overflow.renew(Relief::Wanted);
     }
 
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer> {

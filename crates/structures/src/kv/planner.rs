@@ -315,7 +315,7 @@ impl MovePlanner {
         self.asked = false;
         self.after = now + rest;
         self.rest(now);
-        table.overflow.set_relief(Relief::Possible);
+        table.overflow.renew(Relief::Possible);
     }
 
     /// A move to this block is over; `grown` if the block has adopted its content.

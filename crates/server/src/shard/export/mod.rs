@@ -31,7 +31,7 @@ use crate::refusals::wrong_epoch;
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Lanes, Movable, MoveRequest, Structure};
 use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
-use honeycomb_types::{BlockAt, Time};
+use honeycomb_types::{BlockAt, Kind, Time};
 use honeycomb_wire::Status;
 use peer::PeerExport;
 use std::time::Duration;
@@ -113,10 +113,12 @@ pub(super) struct Exports {
 
 impl Exports {
     /// When the exports of a block with this structure need attention. `may_move` as in `Source`.
-    fn due(&self, structure: &mut dyn Structure, may_move: bool) -> Option<Time> {
+    fn due(&self, kind: Kind, structure: &mut dyn Structure, may_move: bool) -> Option<Time> {
         let export = self.peer.as_ref().and_then(|peer| peer.due());
         let request = match &self.peer {
-            None if may_move => structure.movable().and_then(|m| m.move_request_due()),
+            None if may_move && kind.attributes().splits => {
+                structure.movable().and_then(|m| m.move_request_due())
+            }
             _ => None,
         };
         let departure = self.departure.filter(|_| self.peer.is_none()).map(|d| d.at);
@@ -166,8 +168,9 @@ impl Exports {
             return Look::Nothing;
         }
         let Some(movable) = source.structure.movable() else { return Look::Nothing };
-        // The block's own needs come first: requests wait for them.
-        let own = match source.may_move {
+        // The block's own needs come first: requests wait for them. The controller grants them only to kinds
+        // that split; of others, also one whose blocks contain a kv's, a full block refuses writes.
+        let own = match source.may_move && source.owner.kind.attributes().splits {
             true => movable.move_request(source.backing, source.now),
             false => None,
         };
@@ -233,7 +236,7 @@ impl BlockSlot {
     /// When the exports of the block need attention.
     pub(super) fn exports_due(&mut self) -> Option<Time> {
         let may_move = self.may_move();
-        self.exports.due(&mut *self.structure, may_move)
+        self.exports.due(self.owner.kind, &mut *self.structure, may_move)
     }
 
     /// Whether all bytes of the block are in memory, and no present use of them refuses a move.
