@@ -5,11 +5,11 @@
 
 use super::large_values::values_of;
 use super::ownership::Joined;
-use super::region::Region;
+use super::region::{Received, Region};
 use super::store::Store;
 use super::table::Table;
 use crate::Answer;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
 use honeycomb_wire::messages::{
@@ -27,11 +27,14 @@ pub(super) struct Import {
     values: HashMap<u32, u32>,
     /// The regions that have arrived, not visible yet: by first hash, with the last.
     regions: BTreeMap<u64, (u64, u32)>,
+    /// Those of them that were verified, and have not changed since.
+    verified: HashSet<u32>,
 }
 
 impl Import {
     pub fn new(move_id: u64, start: u64, end: u64) -> Import {
-        Import { move_id, start, end, values: HashMap::new(), regions: BTreeMap::new() }
+        let (values, regions) = (HashMap::new(), BTreeMap::new());
+        Import { move_id, start, end, values, regions, verified: HashSet::new() }
     }
 
     /// Whether this is the move.
@@ -88,7 +91,7 @@ impl Import {
     ) -> Result<Answer, Answer> {
         match op {
             Op::MoveDrops => self.take_drops(store, block, &MoveDropsRequest::decode(args)?),
-            Op::MoveDone => self.take_done(store, &MoveDoneRequest::decode(args)?),
+            Op::MoveDone => self.take_done(store, block, &MoveDoneRequest::decode(args)?),
             Op::MovePatch => {
                 self.take_patch(store, block, &MovePatchRequest::decode(args)?, payload)
             }
@@ -174,6 +177,7 @@ impl Import {
         let older: Vec<u64> = reaches.map(|(first, _)| *first).collect();
         for first in older {
             let (_, id) = self.regions.remove(&first).expect("the region was just found");
+            self.verified.remove(&id);
             table.heap.forget_region(block, id);
         }
         let id = table.heap.regions.add();
@@ -190,8 +194,18 @@ impl Import {
         }
         store.ownership.set_whole(false);
         if part.values > 0 {
+            let received = Received { region: table.heap.regions.get(id), block };
+            if !received.has_whole_entries() {
+                return Err(broken("a region with values has an entry that does not fit into it"));
+            }
             let large = rename_values(table, block, id, &self.values)?;
             table.heap.regions.get_mut(id).large = large;
+        }
+        // A region that changed while it was copied is whole with its patch only. The others are verified
+        // now, because writers wait at the end of the move.
+        let received = Received { region: table.heap.regions.get(id), block };
+        if received.verify((start, end), |_, _| false).is_ok() {
+            self.verified.insert(id);
         }
         Ok(Answer::ok(0))
     }
@@ -208,6 +222,7 @@ impl Import {
         let table = &mut store.table;
         let known = self.regions.get(&part.start).filter(|(end, _)| *end == part.end);
         let id = known.map(|(_, id)| *id).ok_or_else(|| broken("a patch belongs to no region"))?;
+        self.verified.remove(&id);
         if checksum(runs) != part.checksum {
             return Err(broken("a patch has the wrong checksum"));
         }
@@ -241,7 +256,12 @@ impl Import {
     }
 
     /// Everything was sent: compares the totals with the content that has arrived.
-    fn take_done(&mut self, store: &mut Store, part: &MoveDoneRequest) -> Result<Answer, Answer> {
+    fn take_done(
+        &mut self,
+        store: &mut Store,
+        block: &Backing,
+        part: &MoveDoneRequest,
+    ) -> Result<Answer, Answer> {
         let (mut next, mut entries, mut bytes) = (Some(self.start), 0, 0);
         for (start, (end, id)) in &self.regions {
             if next != Some(*start) {
@@ -260,8 +280,28 @@ impl Import {
             );
             return Err(Answer::refuse(Status::Internal, text));
         }
+        self.verify(&store.table, block)?;
         store.ownership.set_whole(true);
         Ok(Answer::ok(entries))
+    }
+
+    /// Refuses regions that another server cannot have built: checksums protect only against damage on the
+    /// way. Regions with values beside them are never verified before.
+    fn verify(&self, table: &Table, block: &Backing) -> Result<(), Answer> {
+        let mut unused: HashSet<u32> = self.values.values().copied().collect();
+        let regions = self.regions.iter().filter(|(_, (_, id))| !self.verified.contains(id));
+        for (start, (end, id)) in regions {
+            let takes = |value, length| {
+                unused.remove(&value) && table.heap.values.place(value).len() == length
+            };
+            let received = Received { region: table.heap.regions.get(*id), block };
+            let verified = received.verify((*start, *end), takes);
+            verified.map_err(|why| broken(&format!("a region of the move {why}")))?;
+        }
+        match unused.is_empty() {
+            true => Ok(()),
+            false => Err(broken("a value of the move belongs to no entry")),
+        }
     }
 
     /// From now on the block owns the received range.

@@ -145,6 +145,20 @@ impl Index {
         words.filter(|word| *word != 0).collect()
     }
 
+    /// The number of used words of a received index; `None` if one of them names no entry, or if no slot is
+    /// empty, so that a probe would not end.
+    pub fn count_words(&self, words: &[u8]) -> Option<usize> {
+        let mut used = 0;
+        for slot in 0..self.slots {
+            let word = word(words, slot);
+            if word != 0 && word as u32 == 0 {
+                return None;
+            }
+            used += (word != 0) as usize;
+        }
+        (used < self.slots).then_some(used)
+    }
+
     /// Fills the index with the words of an index of another size, whose entries have all moved by this
     /// distance (a negative number as its complement). Both have the words in about the same order, so that
     /// this is a walk along the two.

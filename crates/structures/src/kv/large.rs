@@ -183,6 +183,12 @@ pub(super) fn list_of(stored: &[u8]) -> &[u8] {
     &stored[EXTENT_OWNER..]
 }
 
+/// Whether the stored form of a list can have so many bytes.
+pub(super) fn is_list(length: usize) -> bool {
+    let list = length.checked_sub(EXTENT_OWNER);
+    list.is_some_and(|list| list > 0 && list.is_multiple_of(EXTENT_REF))
+}
+
 impl Store {
     /// Stores the list, after all checks are repeated, because the state may have changed since the put
     /// arrived.

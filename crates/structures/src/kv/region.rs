@@ -9,6 +9,10 @@
 //! Offsets count from the start of the region, so that moving one is copying its bytes. `index.rs` has the
 //! index. An entry that was deleted or replaced stays in the log, flagged dead, until the region is rebuilt.
 
+mod received;
+
+pub(super) use received::Received;
+
 use super::index::{Index, slots_for};
 use super::patches::Unsent;
 use crate::Bytes;

@@ -1,6 +1,7 @@
 //! Moves between two blocks, against one plain map: whatever happens meanwhile, every key exists once, with
 //! its last value.
 
+mod damaged;
 mod refusals;
 mod targets;
 

@@ -1,0 +1,76 @@
+//! Checks of a region that another server has sent: operations rely on all of them.
+
+use super::super::large::is_list;
+use super::super::large_values::large_id;
+use super::{DEAD, ENTRY, EXTENTS, Head, LARGE, Region, STAGED};
+use honeycomb_block::Backing;
+
+/// A region that has arrived from another block, and whose header fits it (`Region::arrived`).
+pub(in super::super) struct Received<'a> {
+    pub region: &'a Region,
+    pub block: &'a Backing,
+}
+
+impl Received<'_> {
+    /// Whether the log consists of entries, so that it can be walked.
+    pub fn has_whole_entries(&self) -> bool {
+        let log = self.block.slice(self.region.log());
+        let mut at = 0;
+        while at < log.len() {
+            let Some(bytes) = log.get(at..at + ENTRY) else { return false };
+            let head = Head::read(bytes);
+            let known = head.flags & !(DEAD | LARGE | STAGED | EXTENTS) == 0;
+            if !known || head.large() && head.extents() || head.size() > log.len() - at {
+                return false;
+            }
+            at += head.size();
+        }
+        true
+    }
+
+    /// Whether log, index and counts agree, and the hashes of all entries are in this range. `takes` is
+    /// called with the number and length of each value beside the region, and returns whether the value has
+    /// arrived and no other entry has it. `Err` with the reason.
+    pub fn verify(
+        &self,
+        (start, end): (u64, u64),
+        mut takes: impl FnMut(u32, usize) -> bool,
+    ) -> Result<(), &'static str> {
+        let Received { region, block } = *self;
+        if region.size == 0 {
+            return Ok(());
+        }
+        if !self.has_whole_entries() {
+            return Err("has an entry that does not fit into it");
+        }
+        let words = block.slice(region.words());
+        // With as many words as entries, of which each is found, no word names anything else.
+        if region.index.count_words(words) != Some(region.count) {
+            return Err("has another number of entries in its index");
+        }
+        let (mut count, mut live, mut large) = (0, 0, 0);
+        for (at, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
+            let hash = head.hash(block, at);
+            if head.staged() || !(start..=end).contains(&hash) {
+                return Err("has an entry of an undecided batch, or of another range");
+            }
+            let offset = at - region.at;
+            if !region.index.probe(words, hash as u32).any(|(_, found)| found == offset) {
+                return Err("has an entry that its index does not lead to");
+            }
+            if head.extents() && !is_list(head.value_len) {
+                return Err("has a damaged list of extents");
+            }
+            if head.large() && !takes(large_id(block, at, &head), head.value_len) {
+                return Err("has an entry whose value has not arrived, or belongs to another one");
+            }
+            count += 1;
+            live += head.size();
+            large += head.beside();
+        }
+        match (count, live, large) == (region.count, region.live, region.large) {
+            true => Ok(()),
+            false => Err("has counted its entries wrongly"),
+        }
+    }
+}
