@@ -6,7 +6,7 @@ mod moving;
 use super::bounds::{QueueBounds, TailBound};
 use super::deliveries::Deliveries;
 use super::items::{ItemLog, PLACE};
-use super::waiters::{Getter, Putter, Waiters};
+use super::waiters::{Putter, Waiters};
 use crate::events::Events;
 use crate::growth::{Seal, Tail};
 use crate::{Answer, Bytes, Event, Operation, Outcome, Payload, Ticket, busy, large_limit, moved};
@@ -147,9 +147,9 @@ impl QueueSegment {
             return Outcome::Done(if unknown { busy(RETRY_AHEAD_US) } else { self.bound.full() });
         }
         let (ticket, until) = (operation.ticket, operation.wait_until);
-        let putter = Putter { ticket, until, lengths, payload: payload.into() };
+        let putter = Putter { lengths, payload: payload.into() };
         let most = large_limit(self.size).min(WAITING_BYTES_MAX);
-        match self.waiters.add_putter(putter, most) {
+        match self.waiters.add_putter(ticket, until, putter, most) {
             true => Outcome::Parked,
             // Other waiting payloads use all the memory for waiting.
             false => Outcome::Done(busy(RETRY_LARGE_US)),
@@ -244,8 +244,7 @@ impl QueueSegment {
         if operation.wait_until <= operation.now {
             return Err(empty());
         }
-        let getter = Getter { ticket: operation.ticket, until: operation.wait_until, args };
-        match self.waiters.add_getter(getter) {
+        match self.waiters.add_getter(operation.ticket, operation.wait_until, args) {
             true => Ok(Outcome::Parked),
             false => Err(busy(RETRY_LARGE_US)),
         }
@@ -372,10 +371,10 @@ impl QueueSegment {
 
     fn serve_getters(&mut self, block: &mut Backing, now: Time) -> bool {
         let mut gave = false;
-        while let Some(args) = self.waiters.first_getter().map(|getter| getter.args) {
+        while let Some(args) = self.waiters.first_getter().copied() {
             let Some(answer) = self.deliver(block, now, &args) else { break };
-            let getter = self.waiters.take_getter().expect("the first was just seen");
-            self.events.answer(getter.ticket, answer);
+            let (ticket, _) = self.waiters.take_getter().expect("the first was just seen");
+            self.events.answer(ticket, answer);
             gave = true;
         }
         gave
@@ -387,7 +386,7 @@ impl QueueSegment {
             && let Some((items, bytes)) = self.waiters.first_putter()
             && self.within_bound(items, bytes) == Some(true)
         {
-            let Putter { ticket, lengths, payload, .. } =
+            let (ticket, Putter { lengths, payload }) =
                 self.waiters.take_putter().expect("the first was just seen");
             let outcome = match self.make_room(&lengths, payload.len()) {
                 Ok(()) => self.store(block, ticket, &lengths, &payload),
@@ -408,19 +407,23 @@ impl QueueSegment {
             Some(Seal::Continues(successor)) => moved(self.items.through(), successor),
             Some(Seal::Final) => closed(),
         };
-        while let Some(putter) = self.waiters.take_putter() {
-            self.events.answer(putter.ticket, putters.clone());
+        while let Some((ticket, _)) = self.waiters.take_putter() {
+            self.events.answer(ticket, putters.clone());
         }
         // Gets wait only while there are no items.
-        let mut stay = Vec::new();
-        while let Some(getter) = self.waiters.take_getter() {
-            match self.exhausted(getter.args.stay) {
-                Some(answer) => self.events.answer(getter.ticket, answer),
-                None => stay.push(getter),
+        match (self.exhausted(false), self.exhausted(true)) {
+            (Some(passing), Some(staying)) => {
+                while let Some((ticket, args)) = self.waiters.take_getter() {
+                    let answer = if args.stay { &staying } else { &passing };
+                    self.events.answer(ticket, answer.clone());
+                }
             }
-        }
-        for getter in stay {
-            self.waiters.add_getter(getter);
+            (Some(passing), None) => {
+                for ticket in self.waiters.take_passing() {
+                    self.events.answer(ticket, passing.clone());
+                }
+            }
+            (None, staying) => assert!(staying.is_none(), "INV-22: only gets that stay end"),
         }
     }
 

@@ -86,11 +86,11 @@ impl Migrate for QueueSegment {
     }
 
     fn dismiss(&mut self, answer: &Answer) {
-        while let Some(getter) = self.waiters.take_getter() {
-            self.events.answer(getter.ticket, answer.clone());
+        while let Some((ticket, _)) = self.waiters.take_getter() {
+            self.events.answer(ticket, answer.clone());
         }
-        while let Some(putter) = self.waiters.take_putter() {
-            self.events.answer(putter.ticket, answer.clone());
+        while let Some((ticket, _)) = self.waiters.take_putter() {
+            self.events.answer(ticket, answer.clone());
         }
     }
 }
