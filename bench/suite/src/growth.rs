@@ -1,54 +1,37 @@
-//! `bench growth`: the effect on writers when a file or a queue grows.
+//! `bench growth`: the effect on writers when a structure grows.
 
-use super::cluster::Cluster;
-use super::kv::noise;
-use super::process::{Pinning, machine};
-use super::report::{Table, number};
-use super::trace::bar;
-use super::{Pool, Waiting};
+mod fill;
+mod outgrow;
+
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use honeycomb::failure::{CommandResult, Failure};
+use honeycomb::failure::CommandResult;
 use honeycomb::output::Output;
-use honeycomb::say;
-use honeycomb::size;
-use honeycomb_client::{Client, Error};
-use honeycomb_env::Clock;
-use honeycomb_types::JobId;
-use serde_json::{Value, json};
-use std::time::Duration;
 
-/// Maximum ratio between the p99.9 of a growing and of a resting structure at which growth counts as not
-/// noticeable: two runs of the same structure differ by as much.
-const SAME: f64 = 1.2;
-/// Upper bound of the histogram, in nanoseconds.
+/// Upper bound of the histograms, in nanoseconds.
 const LATENCY_MAX: u64 = 60_000_000_000;
 
-/// Measures the effect of growing files and queues on the latency of writes.
+/// Measures the effect of growth on the latency of writes.
 ///
-/// It alternates the same writes between two clusters: one with blocks large enough for a whole round, so
-/// that nothing grows, and one with small blocks, where every few hundred writes fill a block. Both use fresh
-/// memory in every round. Growth has no effect if latencies are equal up to p99.9.
+/// For files and queues it alternates the same writes between two clusters: one with blocks large enough for
+/// a whole round, so that nothing grows, and one with small blocks, where every few hundred writes fill a
+/// block. Both use fresh memory in every round. Growth has no effect if latencies are equal up to p99.9.
+///
+/// A store (`--structure kv`) is filled to --size from empty in batches of 1000 entries, and emptied again,
+/// on a new cluster each time, and with --beside redis in turns with a new redis-server.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench growth --quick
-  honeycomb bench growth --quick --structure queue --size 1KiB --json")]
+  honeycomb bench growth --quick --structure queue --item 1KiB --json
+  honeycomb bench growth --structure kv --size 8GiB --beside redis --out figures")]
 pub struct GrowthArgs {
     /// Kinds of structures to write to
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "file,queue")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "file,queue,kv")]
     structure: Vec<Structure>,
-    /// Size of each append or item
-    #[arg(long, value_parser = size::parse, default_value = "4KiB")]
-    size: u64,
-    /// Size of the small blocks
-    #[arg(long, value_parser = size::parse, default_value = "1MiB")]
-    block_size: u64,
-    /// Number of blocks to fill in a round
-    #[arg(long, default_value_t = 48, value_parser = clap::value_parser!(u64).range(2..=10_000))]
-    blocks: u64,
-    /// Number of rounds on each cluster
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    rounds: u32,
+    #[command(flatten)]
+    outgrow: outgrow::OutgrowArgs,
+    #[command(flatten)]
+    fill: fill::FillArgs,
     /// Run for only a few seconds: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
@@ -60,171 +43,26 @@ pub struct GrowthArgs {
 enum Structure {
     File,
     Queue,
-}
-
-impl Structure {
-    fn name(self) -> &'static str {
-        match self {
-            Structure::File => "file",
-            Structure::Queue => "queue",
-        }
-    }
-}
-
-/// Latencies of writes to one structure.
-struct Found {
-    structure: Structure,
-    rest: Histogram<u64>,
-    growing: Histogram<u64>,
-    /// Number of blocks that were filled.
-    grown: u64,
-}
-
-impl Found {
-    fn us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
-        histogram.value_at_quantile(quantile) as f64 / 1000.0
-    }
-
-    fn unnoticed(&self) -> bool {
-        Found::us(&self.growing, 0.999) <= SAME * Found::us(&self.rest, 0.999)
-    }
+    Kv,
 }
 
 /// `honeycomb bench growth`.
 pub fn run(args: &GrowthArgs) -> CommandResult {
-    let limit = args.block_size / (2 * honeycomb_types::limits::LARGE_FRACTION);
-    if args.size == 0 || args.size > limit {
-        let (given, limit) = (size::show(args.size), size::show(limit));
-        return Err(Failure::invalid(format!("--size {given} is not between 1 B and {limit}")));
+    let kinds = args.structure.iter().filter_map(|structure| match structure {
+        Structure::File => Some(outgrow::Kind::File),
+        Structure::Queue => Some(outgrow::Kind::Queue),
+        Structure::Kv => None,
+    });
+    let kinds: Vec<_> = kinds.collect();
+    if !kinds.is_empty() {
+        outgrow::run(&args.outgrow, &kinds, args.quick, args.output.json)?;
     }
-    let about = machine();
-    let (blocks, rounds) = match args.quick {
-        true => (args.blocks.min(8), args.rounds.min(2)),
-        false => (args.blocks, args.rounds),
-    };
-    let bytes = blocks * args.block_size;
-    let roomy = (2 * bytes).next_power_of_two();
-    let start = |block_size: u64| {
-        let pool = Pool { memory: 4 * bytes + 12 * block_size, block_size };
-        Cluster::on(1, pool, Waiting::Sleeping, Pinning::default())
-    };
-    let (rest, growing) = (start(roomy)?, start(args.block_size)?);
-    let mut all = Vec::new();
-    for structure in &args.structure {
-        let mut found = Found { structure: *structure, rest: empty(), growing: empty(), grown: 0 };
-        let progress = bar(structure.name(), rounds as u64);
-        // The first round is not counted: connections are new in it.
-        for round in 0..=rounds {
-            let mut unread = empty();
-            let counted = round > 0;
-            let into = if counted { &mut found.rest } else { &mut unread };
-            write(args, &rest, *structure, round, bytes, into)?;
-            let into = if counted { &mut found.growing } else { &mut unread };
-            let grown = write(args, &growing, *structure, round, bytes, into)?;
-            found.grown += if counted { grown } else { 0 };
-            progress.set_position(round as u64);
-        }
-        progress.finish_and_clear();
-        if args.output.json {
-            say!("{}", json_of(args, &about, &found));
-        }
-        all.push(found);
-    }
-    if !args.output.json {
-        print(args, &about, &all);
+    if args.structure.contains(&Structure::Kv) {
+        fill::run(&args.fill, args.quick, args.output.json)?;
     }
     Ok(())
 }
 
 fn empty() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX, 3).expect("sound bounds")
-}
-
-/// One round on one cluster; answers the number of filled blocks.
-fn write(
-    args: &GrowthArgs,
-    cluster: &Cluster,
-    structure: Structure,
-    round: u32,
-    bytes: u64,
-    into: &mut Histogram<u64>,
-) -> CommandResult<u64> {
-    let (client, ticket) = cluster.job(&format!("{}-{round}", structure.name()))?;
-    client.create_prefix(ticket.job, "/grow", &[], Default::default())?;
-    let item = noise(args.size as usize);
-    let mut work = writer(&client, ticket.job, structure, &item)?;
-    let clock = Clock::start();
-    for _ in 0..bytes / args.size {
-        let begun = clock.now();
-        work()?;
-        into.saturating_record(clock.now().since(begun).as_nanos() as u64);
-    }
-    drop(work);
-    let grown = client.open(ticket.job, "/grow")?.blocks() as u64 - 1;
-    cluster.client(cluster.token()).deregister_job(ticket.job)?;
-    Ok(grown)
-}
-
-type Work<'a> = Box<dyn FnMut() -> Result<(), Error> + 'a>;
-
-fn writer<'a>(
-    client: &Client,
-    job: JobId,
-    structure: Structure,
-    item: &'a [u8],
-) -> Result<Work<'a>, Error> {
-    Ok(match structure {
-        Structure::File => {
-            let file = client.create_file(job, "/grow", 1, false)?;
-            Box::new(move || file.append(item).map(drop))
-        }
-        Structure::Queue => {
-            let queue = client.create_queue(job, "/grow", 0, 0, false)?;
-            Box::new(move || queue.put(item, Duration::ZERO))
-        }
-    })
-}
-
-fn print(args: &GrowthArgs, about: &str, all: &[Found]) {
-    say!("{about}; not pinned: the kernel places both sides");
-    say!("writes of {}, blocks of {}\n", size::show(args.size), size::show(args.block_size));
-    let head =
-        ["structure", "writes", "blocks outgrown", "", "p50 us", "p99", "p99.9", "max", "noticed"];
-    let mut table = Table::new(&head);
-    for found in all {
-        for (what, histogram) in [("at rest", &found.rest), ("growing", &found.growing)] {
-            let growing = what == "growing";
-            table.row(vec![
-                found.structure.name().into(),
-                histogram.len().to_string(),
-                if growing { found.grown.to_string() } else { "0".into() },
-                what.into(),
-                number(Found::us(histogram, 0.5)),
-                number(Found::us(histogram, 0.99)),
-                number(Found::us(histogram, 0.999)),
-                number(histogram.max() as f64 / 1000.0),
-                match (growing, found.unnoticed()) {
-                    (false, _) => "",
-                    (true, true) => "no",
-                    (true, false) => "YES",
-                }
-                .into(),
-            ]);
-        }
-    }
-    table.print();
-}
-
-fn json_of(args: &GrowthArgs, about: &str, found: &Found) -> Value {
-    let us = |histogram: &Histogram<u64>, quantile| Found::us(histogram, quantile);
-    json!({
-        "bench": "growth", "structure": found.structure.name(), "write_bytes": args.size,
-        "block_bytes": args.block_size, "writes": found.growing.len(), "grown": found.grown,
-        "p50_us_rest": us(&found.rest, 0.5), "p50_us_growing": us(&found.growing, 0.5),
-        "p99_us_rest": us(&found.rest, 0.99), "p99_us_growing": us(&found.growing, 0.99),
-        "p999_us_rest": us(&found.rest, 0.999), "p999_us_growing": us(&found.growing, 0.999),
-        "max_us_rest": found.rest.max() as f64 / 1000.0,
-        "max_us_growing": found.growing.max() as f64 / 1000.0,
-        "unnoticed": found.unnoticed(), "machine": about,
-    })
 }

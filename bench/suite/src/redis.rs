@@ -153,6 +153,25 @@ impl RedisClient {
         Ok(said)
     }
 
+    /// SET of many keys, in one pipeline.
+    pub fn set_many(&mut self, entries: &[(&[u8], &[u8])]) -> io::Result<()> {
+        self.head.clear();
+        for (key, value) in entries {
+            self.command(3, b"SET");
+            self.bulk(key);
+            self.bulk(value);
+        }
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        for _ in entries {
+            let end = self.line()?;
+            if self.buffered()[..end] != *b"+OK\r\n" {
+                return Err(self.unexpected());
+            }
+            self.taken += end;
+        }
+        Ok(())
+    }
+
     /// GETRANGE of as many bytes as a buffer has.
     pub fn get_range(&mut self, key: &[u8], offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.begin(4, b"GETRANGE");
@@ -180,6 +199,14 @@ impl RedisClient {
         self.bulk(key);
         self.socket.write(&mut [IoSlice::new(&self.head)])?;
         self.integer(b':').map(drop)
+    }
+
+    /// UNLINK of many keys, in one command; the number of keys that existed.
+    pub fn unlink_many(&mut self, keys: &[&[u8]]) -> io::Result<u64> {
+        self.begin(1 + keys.len(), b"UNLINK");
+        keys.iter().for_each(|key| self.bulk(key));
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        self.integer(b':').map(|gone| gone as u64)
     }
 
     /// INFO memory: `used_memory`, which the server counts against its limit.
@@ -351,6 +378,10 @@ impl RedisClient {
 
     fn begin(&mut self, parts: usize, name: &[u8]) {
         self.head.clear();
+        self.command(parts, name);
+    }
+
+    fn command(&mut self, parts: usize, name: &[u8]) {
         number(&mut self.head, b'*', parts);
         self.bulk(name);
     }

@@ -195,7 +195,7 @@ fn sensitivity_changes_one_parameter_at_a_time() {
 
 #[test]
 fn growth_outgrows_small_blocks_and_compares() {
-    let found = lines(&["growth", "--blocks", "6"]);
+    let found = lines(&["growth", "--structure", "file,queue", "--blocks", "6"]);
     let names: Vec<&str> = found.iter().map(|f| f["structure"].as_str().unwrap()).collect();
     assert_eq!(names, ["file", "queue"]);
     for one in &found {
@@ -205,6 +205,30 @@ fn growth_outgrows_small_blocks_and_compares() {
         assert!(number(one, "p999_us_growing") >= number(one, "p50_us_growing"), "{one}");
         assert!(number(one, "p999_us_rest") > 0.0, "{one}");
     }
+}
+
+#[test]
+fn growth_fills_and_empties_a_store_beside_a_peer() {
+    let folder = Folder::new("fill");
+    let out = folder.0.to_str().unwrap();
+    let redis = Command::new("redis-server").arg("--version").output().is_ok();
+    let beside: &[&str] = if redis { &["--beside", "redis"] } else { &[] };
+    let what = ["growth", "--structure", "kv", "--size", "16MiB", "--store-block-size", "1MiB"];
+    let found = lines(&[&what[..], &["--values", "1000,64", "--out", out], beside].concat());
+    let names: Vec<_> =
+        found.iter().map(|f| (f["side"].as_str().unwrap(), &f["value_bytes"])).collect();
+    let sides = if redis { &["honeycomb", "redis"][..] } else { &["honeycomb"] };
+    let values = [Value::from(1000), Value::from(64)];
+    let expected = values.iter().flat_map(|value| sides.iter().map(move |side| (*side, value)));
+    assert_eq!(names, expected.collect::<Vec<_>>());
+    for one in &found {
+        let of = |name: &str| one[name]["median"].as_f64().unwrap();
+        assert!(of("seconds") > 0.0 && of("emptying_seconds") > 0.0, "{one}");
+        assert!(of("batch_ms_p50") > 0.0 && of("batch_ms_p50") <= of("batch_ms_max"), "{one}");
+        assert!(of("resident_per_byte_full") > 0.9, "{one}");
+    }
+    folder.has_figure("growth-1000", "side,bytes,longest_batch_ms");
+    folder.has_figure("growth-64", "side,bytes,longest_batch_ms");
 }
 
 #[test]

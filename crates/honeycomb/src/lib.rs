@@ -56,6 +56,7 @@ pub use config::{disk_shape, unhex};
 use failure::{CommandResult, Exit, error_json};
 pub use honeycomb_structures::Registry;
 pub use output::hex;
+pub use serve::fitting_block_size;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;

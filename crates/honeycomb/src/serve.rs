@@ -195,8 +195,9 @@ fn within_machine(memory: u64) -> CommandResult<u64> {
     )))
 }
 
-/// The block size of a cluster on one machine: small enough for some hundreds of blocks.
-fn fitting_block_size(memory: u64) -> u64 {
+/// The block size of a cluster on one machine with this many bytes of memory: small enough for some hundreds
+/// of blocks.
+pub fn fitting_block_size(memory: u64) -> u64 {
     let size = (memory / BLOCKS_WANTED).max(1).next_power_of_two();
     size.clamp(BLOCK_SIZE_MIN, BLOCK_SIZE_DEFAULT)
 }

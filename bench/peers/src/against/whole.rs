@@ -56,6 +56,14 @@ const MEMORY: &[Figure] = &[
     shows("allocated over used, within leases", "", &["overshoot_beyond_lease"]),
 ];
 
+const FILLING: &[Figure] = &[
+    falls("filling", "s", &["seconds", "median"]),
+    falls("batch p99", "ms", &["batch_ms_p99", "median"]),
+    falls("longest batch", "ms", &["batch_ms_max", "median"]),
+    falls("emptying", "s", &["emptying_seconds", "median"]),
+    falls("resident over stored", "", &["resident_per_byte_full", "median"]),
+];
+
 const GROWTH: &[Figure] = &[
     falls("p50", "us", &["p50_us_growing"]),
     falls("p99", "us", &["p99_us_growing"]),
@@ -155,6 +163,22 @@ pub const ROWS: &[Whole] = &[
         words: &["growth", "--structure", "queue", "--rounds", "3"],
         seconds: 2.0,
         figures: GROWTH,
+    },
+    Whole {
+        name: "growth kv",
+        words: &[
+            "growth",
+            "--structure",
+            "kv",
+            "--size",
+            "1GiB",
+            "--values",
+            "1000",
+            "--fills",
+            "1",
+        ],
+        seconds: 14.0,
+        figures: FILLING,
     },
 ];
 
