@@ -498,15 +498,18 @@ mod tests {
         let twice = vec![write(1, "a").that_loads(), write(2, "b").that_loads()];
         assert!(refused(spec(Router::Ends, twice)).contains("earlier operation"));
         let load = || write(1, "load").that_loads();
-        let count = |number| read(number, &format!("count{number}"), Route::Each).that_counts();
+        let count = |number, name| read(number, name, Route::Each).that_counts();
         let changes = vec![load(), OperationSpec::write(2, "b", Route::Each).that_counts()];
         assert!(refused(spec(Router::Ends, changes)).contains("read every block"));
         let one = vec![load(), read(2, "b", Route::Head).that_counts()];
         assert!(refused(spec(Router::Ends, one)).contains("read every block"));
-        let twice = vec![load(), count(2), count(3)];
+        let twice = vec![load(), count(2, "items"), count(3, "more")];
         assert!(refused(spec(Router::Ends, twice)).contains("an earlier operation"));
-        assert!(refused(spec(Router::Ends, vec![count(2)])).contains("no operation loads them"));
-        assert_eq!(spec(Router::Ends, vec![load(), count(2)]).check(), Ok(()));
+        assert!(
+            refused(spec(Router::Ends, vec![count(2, "items")]))
+                .contains("no operation loads them")
+        );
+        assert_eq!(spec(Router::Ends, vec![load(), count(2, "items")]).check(), Ok(()));
         let unnamed = vec![read(1, "", Route::Head)];
         assert!(refused(spec(Router::Ends, unnamed)).contains("operation 1"));
         assert_eq!(spec(Router::Ends, vec![read(1, "a", Route::Head)]).check(), Ok(()));
