@@ -43,12 +43,14 @@ pub trait Changes {
     /// Whether subscribers want changes from now on.
     fn watch(&mut self, watched: bool);
 
-    /// The number of changes that were not reported, because the block was not watched, since a part of
-    /// another block moved here. With this number, a subscriber that follows the part and subscribes late
-    /// detects whether it missed a change.
-    fn unreported(&self) -> u64 {
-        0
-    }
+    /// The number of changes that were not reported, because the block was not watched. With this number, a
+    /// subscriber that follows the structure into this block and subscribes late detects whether it missed a
+    /// change: 0 means that it did not. Reported changes may be counted, too.
+    ///
+    /// Of a block that continues another one (`Growth`), all changes since it was opened count, in the block
+    /// that it replaces as well. Of a block with a range of hashes, the changes since a part of another block
+    /// moved here count. A built-in kind whose subscribers read its content instead returns 0.
+    fn unreported(&self) -> u64;
 }
 
 /// A block whose operations own extents of other blocks (`Event::Adopt`).

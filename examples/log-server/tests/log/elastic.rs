@@ -257,6 +257,29 @@ fn log_reports_its_records_to_subscribers() {
 }
 
 #[test]
+fn listener_that_comes_late_to_the_next_block_gets_a_gap() {
+    let mut cluster = Cluster::start_with(Vec::new(), 0, BLOCK);
+    add(&mut cluster, 2048 * KIB, |options| options);
+    let (client, job) = cluster.job("late");
+    prefix(&client, &job, "task", LEASE_MS);
+    let log = log(&client, &job, "task:log");
+    let mut listener = log.listen(kinds::APPEND, Filter::All).unwrap();
+    let mut next = 0;
+    // The listener subscribes to the next block when it reads.
+    let first = loop {
+        assert_eq!(append(&log, b"", &record(next)), next);
+        next += 1;
+        match stats(&log)[..] {
+            [first, .., last] if last.records > 0 => break first.records,
+            _ => {}
+        }
+    };
+    (0..first).for_each(|number| assert_eq!(reported(&mut listener), Some(number)));
+    assert_eq!(reported(&mut listener), None, "records of the next block were not reported");
+    append_until_reported(&log, &mut listener, next);
+}
+
+#[test]
 fn log_is_refused_in_a_prefix_that_acknowledges_when_flushed() {
     let scratch = Scratch::new();
     std::fs::create_dir_all(&scratch.0).unwrap();
