@@ -16,6 +16,7 @@ use honeycomb_wire::messages::{
     MoveDoneRequest, MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveValueRequest,
 };
 use honeycomb_wire::{Field, Op, Reader, Status, checksum};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// The content of a range that moves to this block.
@@ -27,14 +28,15 @@ pub(super) struct Import {
     values: HashMap<u32, u32>,
     /// The regions that have arrived, not visible yet: by first hash, with the last.
     regions: BTreeMap<u64, (u64, u32)>,
-    /// Those of them that were verified, and have not changed since.
-    verified: HashSet<u32>,
+    /// Those of them that were verified, and have not changed since, with the numbers and lengths of the
+    /// values beside them.
+    verified: HashMap<u32, Vec<(u32, usize)>>,
 }
 
 impl Import {
     pub fn new(move_id: u64, start: u64, end: u64) -> Import {
         let (values, regions) = (HashMap::new(), BTreeMap::new());
-        Import { move_id, start, end, values, regions, verified: HashSet::new() }
+        Import { move_id, start, end, values, regions, verified: HashMap::new() }
     }
 
     /// Whether this is the move.
@@ -194,18 +196,15 @@ impl Import {
         }
         store.ownership.set_whole(false);
         if part.values > 0 {
-            let received = Received { region: table.heap.regions.get(id), block };
-            if !received.has_whole_entries() {
+            if !received(table, block, id).has_whole_entries() {
                 return Err(broken("a region with values has an entry that does not fit into it"));
             }
             let large = rename_values(table, block, id, &self.values)?;
             table.heap.regions.get_mut(id).large = large;
         }
-        // A region that changed while it was copied is whole with its patch only. The others are verified
-        // now, because writers wait at the end of the move.
-        let received = Received { region: table.heap.regions.get(id), block };
-        if received.verify((start, end), |_, _| false).is_ok() {
-            self.verified.insert(id);
+        // A region that changed while it was copied is whole with its patch only.
+        if let Ok(values) = received(&store.table, block, id).verify((start, end)) {
+            self.verified.insert(id, values);
         }
         Ok(Answer::ok(0))
     }
@@ -252,6 +251,9 @@ impl Import {
         let patched = Region::arrived(block, at, length, size);
         let patched = patched.ok_or_else(|| broken("a patched region is malformed"))?;
         table.heap.regions.change(id, |region| *region = patched);
+        if let Ok(values) = received(table, block, id).verify((part.start, part.end)) {
+            self.verified.insert(id, values);
+        }
         Ok(Answer::ok(0))
     }
 
@@ -286,17 +288,25 @@ impl Import {
     }
 
     /// Refuses regions that another server cannot have built: checksums protect only against damage on the
-    /// way. Regions with values beside them are never verified before.
+    /// way. A sound one was walked when it arrived, one in a turn: writers wait at the end of the move.
     fn verify(&self, table: &Table, block: &Backing) -> Result<(), Answer> {
         let mut unused: HashSet<u32> = self.values.values().copied().collect();
-        let regions = self.regions.iter().filter(|(_, (_, id))| !self.verified.contains(id));
-        for (start, (end, id)) in regions {
-            let takes = |value, length| {
+        for (start, (end, id)) in &self.regions {
+            let values = match self.verified.get(id) {
+                Some(values) => Cow::Borrowed(values),
+                None => {
+                    let values = received(table, block, *id).verify((*start, *end));
+                    let why = |why| broken(&format!("a region of the move {why}"));
+                    Cow::Owned(values.map_err(why)?)
+                }
+            };
+            let mut takes = |value, length| {
                 unused.remove(&value) && table.heap.values.place(value).len() == length
             };
-            let received = Received { region: table.heap.regions.get(*id), block };
-            let verified = received.verify((*start, *end), takes);
-            verified.map_err(|why| broken(&format!("a region of the move {why}")))?;
+            if !values.iter().all(|(value, length)| takes(*value, *length)) {
+                let why = "whose value has not arrived, or belongs to another one";
+                return Err(broken(&format!("a region of the move has an entry {why}")));
+            }
         }
         match unused.is_empty() {
             true => Ok(()),
@@ -340,6 +350,10 @@ impl Import {
             store.table.heap.free_value(block, extent);
         }
     }
+}
+
+fn received<'a>(table: &'a Table, block: &'a Backing, id: u32) -> Received<'a> {
+    Received { region: table.heap.regions.get(id), block }
 }
 
 /// Replaces the numbers of values in the entries of a received region by this block's numbers. Returns the

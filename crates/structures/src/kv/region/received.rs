@@ -28,17 +28,13 @@ impl Received<'_> {
         true
     }
 
-    /// Whether log, index and counts agree, and the hashes of all entries are in this range. `takes` is
-    /// called with the number and length of each value beside the region, and returns whether the value has
-    /// arrived and no other entry has it. `Err` with the reason.
-    pub fn verify(
-        &self,
-        (start, end): (u64, u64),
-        mut takes: impl FnMut(u32, usize) -> bool,
-    ) -> Result<(), &'static str> {
+    /// Checks that log, index and counts agree, and that the hashes of all entries are in this range. Returns
+    /// the numbers and lengths of the values beside the region. `Err` with the reason.
+    pub fn verify(&self, (start, end): (u64, u64)) -> Result<Vec<(u32, usize)>, &'static str> {
         let Received { region, block } = *self;
+        let mut values = Vec::new();
         if region.size == 0 {
-            return Ok(());
+            return Ok(values);
         }
         if !self.has_whole_entries() {
             return Err("has an entry that does not fit into it");
@@ -61,15 +57,15 @@ impl Received<'_> {
             if head.extents() && !is_list(head.value_len) {
                 return Err("has a damaged list of extents");
             }
-            if head.large() && !takes(large_id(block, at, &head), head.value_len) {
-                return Err("has an entry whose value has not arrived, or belongs to another one");
+            if head.large() {
+                values.push((large_id(block, at, &head), head.value_len));
             }
             count += 1;
             live += head.size();
             large += head.beside();
         }
         match (count, live, large) == (region.count, region.live, region.large) {
-            true => Ok(()),
+            true => Ok(values),
             false => Err("has counted its entries wrongly"),
         }
     }
