@@ -3,7 +3,8 @@
 use crate::Driver;
 use honeycomb_structures::{
     Answer, Backing, Event, FileBlock, Growth, Migrate, Migrating, Movable, Operation, Ops,
-    Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds, Structure, Successor, Waits,
+    Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds, Structure, Successor, Totals,
+    Waits,
 };
 use honeycomb_types::{Marks, Time};
 use honeycomb_wire::data::{MovedArgs, ReadArgs};
@@ -290,8 +291,8 @@ fn received_block_with_an_invalid_successor_is_refused() {
     while file_from.run(Op::FileAppend, b"", &full).status == Status::Ok {}
     queue_from.set_successor(Successor::Ready(successor()));
     while put(&mut queue_from, &full[..SIZE / 8 - 4]).status == Status::Ok {}
-    let images = [state_of(&mut file_from), state_of(&mut queue_from)];
-    for (is_queue, image) in images.into_iter().enumerate() {
+    let sent = [sent_by(&mut file_from), sent_by(&mut queue_from)];
+    for (is_queue, (bytes, image, totals)) in sent.into_iter().enumerate() {
         let valid = successor();
         let at = image.windows(valid.len()).position(|part| part == valid).unwrap();
         let (before, after) = (&image[..at - 4], &image[at + valid.len()..]);
@@ -310,8 +311,8 @@ fn received_block_with_an_invalid_successor_is_refused() {
         ] {
             let image = no_successor(successor);
             let answer = match is_queue {
-                0 => restored(&mut file(MOVE), &image),
-                _ => restored(&mut queue(0, MOVE), &image),
+                0 => restored(&mut file(MOVE), &bytes, &image, &totals),
+                _ => restored(&mut queue(0, MOVE), &bytes, &image, &totals),
             };
             assert_eq!(answer.status, expected, "{successor:?}");
             let text = String::from_utf8_lossy(&answer.args).into_owned();
@@ -320,26 +321,39 @@ fn received_block_with_an_invalid_successor_is_refused() {
     }
 }
 
-/// The state that a block sends beside its bytes.
-fn state_of<S: Structure>(from: &mut Driver<S>) -> Vec<u8> {
+/// A part of a move of a whole block: the operation, its arguments and its payload.
+type Part = (Op, Vec<u8>, Vec<u8>);
+
+/// The bytes that a block sends, and the state that it sends beside them.
+fn sent_by<S: Structure>(from: &mut Driver<S>) -> (Vec<Part>, Vec<u8>, Totals) {
     begin(from);
     freeze(from);
-    let mut image = Vec::new();
-    loop {
-        match from.structure.movable().unwrap().prepare(&mut from.block, usize::MAX) {
-            Prepared::Parcel(Parcel::State { bytes, .. }) => image.extend_from_slice(&bytes),
-            Prepared::Nothing => return image,
-            _ => {}
+    let (mut parts, mut image) = (Vec::new(), Vec::new());
+    while let Some(parcel) = from.structure.movable().unwrap().next_parcel(&mut from.block) {
+        let (op, args) = parcel.request(MOVE);
+        match parcel {
+            Parcel::Region { bytes, .. } => parts.push((op, args, bytes.to_vec())),
+            Parcel::State { bytes, .. } => image.extend_from_slice(&bytes),
+            other => panic!("{other:?} is not part of a move of a whole block"),
         }
     }
+    (parts, image, from.structure.movable().unwrap().totals())
 }
 
-/// The answer of a block that receives this state and no bytes.
-fn restored<S: Structure>(to: &mut Driver<S>, image: &[u8]) -> Answer {
+/// The answer of a block that receives these parts and this state.
+fn restored<S: Structure>(
+    to: &mut Driver<S>,
+    parts: &[Part],
+    image: &[u8],
+    totals: &Totals,
+) -> Answer {
+    for (op, args, bytes) in parts {
+        assert_eq!(to.run(*op, args, bytes).status, Status::Ok);
+    }
     let (offset, length, checksum) = (0, image.len() as u64, checksum(image));
     let part = MoveStateRequest { move_id: MOVE, offset, length, checksum };
     assert_eq!(to.run(Op::MoveState, &part.encode(), image).status, Status::Ok);
-    let done = MoveDoneRequest { move_id: MOVE, entries: 1, bytes: 0 };
+    let done = MoveDoneRequest { move_id: MOVE, entries: totals.entries, bytes: totals.bytes };
     to.run(Op::MoveDone, &done.encode(), b"")
 }
 
