@@ -114,7 +114,7 @@ impl Pressure {
 }
 
 /// Blocks of a server's memory that are kept free for coming requests.
-fn mark_of(server: &Server) -> u64 {
+pub(crate) fn mark_of(server: &Server) -> u64 {
     (2 * server.shards() as u64).max(server.total as u64 / 32)
 }
 

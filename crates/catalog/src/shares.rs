@@ -8,6 +8,7 @@
 //! A soft quota precedes all of this: blocks in memory beyond it are demoted first, for every caller.
 
 use crate::policy::{MemoryHolder, Share};
+use crate::pressure::mark_of;
 use crate::quota::Beyond;
 use crate::slab::{NONE, chain};
 use crate::{Catalog, CatalogError};
@@ -75,12 +76,15 @@ impl Catalog {
         self.jobs[j].blocks.saturating_sub(self.pool.staying.of_job(j))
     }
 
-    /// Blocks of memory that are shared.
+    /// Blocks of memory that are shared. Suspicion of a server does not change them: the first command of the
+    /// server afterwards would change the entitlements that it is judged by.
     fn memory_to_share(&self) -> u64 {
-        let there = self.pool.servers().filter(|(_, s)| !s.is_away() && !s.draining);
-        let all: u64 =
-            there.map(|(_, s)| u64::from(s.lent_total().saturating_sub(s.reserve()))).sum();
-        all.saturating_sub(self.kept_free())
+        let (mut all, mut kept) = (0, 0);
+        for (_, server) in self.pool.servers().filter(|(_, s)| !s.is_away() && !s.draining) {
+            all += u64::from(server.lent_total().saturating_sub(server.reserve()));
+            kept += if server.tiers.is_empty() { 0 } else { mark_of(server) };
+        }
+        all.saturating_sub(kept)
     }
 
     /// The holdings and the entitlement of every holder, if one requests this many more.

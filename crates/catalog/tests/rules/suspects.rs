@@ -5,7 +5,7 @@ use honeycomb_catalog::{
     Actor, CatalogError, Command, Config, Effect, Loss, NewServer, Opened, Reply,
 };
 use honeycomb_types::limits::{SERVER_LOSS_DEFAULT_MS, SERVER_LOSS_MIN_MS, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, JobId, ServerId, StructureId, TierIx, Time, Way};
+use honeycomb_types::{BlockAt, JobId, PolicyKind, ServerId, StructureId, TierIx, Time, Way};
 use std::time::Duration;
 
 const SILENCE_MS: u64 = SERVER_SILENCE.as_millis() as u64;
@@ -307,4 +307,16 @@ fn suspected_server_whose_disk_has_room_is_named() {
     let mut full = Full::new();
     let Err(CatalogError::OutOfMemory(why)) = full.store_large() else { panic!("it is full") };
     assert_eq!(why.suspects.len(), 1, "{why}");
+}
+
+/// The memory to share grew while a server was suspected, so that the first command of the server was judged
+/// by other entitlements than those that its holder had before. Seed 23089052 of the simulator.
+#[test]
+fn suspicion_changes_no_entitlement() {
+    let mut bench = Bench::with_policy(1, PolicyKind::MaxMin);
+    let server = bench.join_with_disk("s1:1", 32, 20);
+    let before = bench.catalog.sharing(bench.now, None);
+    bench.pass(SILENCE_MS);
+    assert!(bench.catalog.is_suspected(server));
+    assert_eq!(bench.catalog.sharing(bench.now, None), before);
 }
