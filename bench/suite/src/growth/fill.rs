@@ -66,7 +66,7 @@ enum Peer {
 
 /// A system that is filled.
 enum Side {
-    Honeycomb { kv: Kv, _client: Client, cluster: Cluster },
+    Honeycomb { kv: Box<Kv>, _client: Client, cluster: Cluster },
     Redis { client: RedisClient, redis: Redis },
 }
 
@@ -83,7 +83,7 @@ impl Side {
         let client = cluster.client_within(&token.token, PATIENCE);
         client.create_prefix(token.job, "/fill", &[], Default::default())?;
         let kv = client.create_kv(token.job, "/fill", 1, false)?;
-        Ok(Side::Honeycomb { kv, _client: client, cluster })
+        Ok(Side::Honeycomb { kv: Box::new(kv), _client: client, cluster })
     }
 
     fn redis() -> CommandResult<Side> {

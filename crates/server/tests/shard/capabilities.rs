@@ -373,6 +373,10 @@ impl Ops for Astray {
 
 impl Changes for Astray {
     fn watch(&mut self, _: bool) {}
+
+    fn unreported(&self) -> u64 {
+        0
+    }
 }
 
 impl Growth for Astray {

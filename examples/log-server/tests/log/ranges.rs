@@ -40,6 +40,8 @@ struct NotesBlock {
     importing: u64,
     watched: bool,
     changes: Vec<Event>,
+    /// Notes that nobody watched.
+    unreported: u64,
 }
 
 impl StructureKind for Notes {
@@ -51,7 +53,7 @@ impl StructureKind for Notes {
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         let (gate, importing) = (self.0.clone(), opening.importing);
-        Box::new(NotesBlock { gate, importing, watched: false, changes: Vec::new() })
+        Box::new(NotesBlock { gate, importing, watched: false, changes: Vec::new(), unreported: 0 })
     }
 }
 
@@ -74,8 +76,9 @@ impl Ops for NotesBlock {
             Ok((key, _)) => key.into(),
             Err(refusal) => return Outcome::Done(refusal),
         };
-        if self.watched {
-            self.changes.push(Event::Changed(Change::Put { key }));
+        match self.watched {
+            true => self.changes.push(Event::Changed(Change::Put { key })),
+            false => self.unreported += 1,
         }
         Outcome::Done(Answer::ok(0))
     }
@@ -92,6 +95,10 @@ impl Ops for NotesBlock {
 impl Changes for NotesBlock {
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
+    }
+
+    fn unreported(&self) -> u64 {
+        self.unreported
     }
 }
 
