@@ -7,7 +7,7 @@
 //! ```text
 //! HONEYCOMB_DISK_FAULTS=seed=7,once=5000,write=1000,slow=2000,lost=20
 //!
-//! once     a read fails or gives a wrong byte, and gives the right ones when it is repeated
+//! once     a read fails or gives a wrong byte, and gives the right ones when its thread repeats it
 //! write    a write fails
 //! slow     a request takes 5 to 50 ms more
 //! lost     a page is damaged as it is written: every read gives a wrong byte until it is written again
@@ -29,10 +29,11 @@ pub use armed::faulty;
 #[cfg(debug_assertions)]
 mod armed {
     use crate::{Entropy, VOLUME_ALIGN, Volume};
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeSet, HashSet};
     use std::io;
     use std::ops::Range;
     use std::sync::{Arc, Mutex, MutexGuard};
+    use std::thread::ThreadId;
     use std::time::Duration;
 
     const NAME: &str = "HONEYCOMB_DISK_FAULTS";
@@ -49,8 +50,9 @@ mod armed {
 
     struct FaultState {
         rng: Entropy,
-        /// Reads that failed once: position and length.
-        again: BTreeSet<(u64, usize)>,
+        /// Reads that failed once: thread, position and length. Another thread that reads the same bytes
+        /// meanwhile repeats nothing.
+        again: HashSet<(ThreadId, u64, usize)>,
         /// First bytes of pages that give wrong bytes.
         damaged: BTreeSet<u64>,
     }
@@ -132,10 +134,11 @@ mod armed {
                 into[(page - at) as usize] ^= 0x80;
                 return Ok(());
             }
-            if state.again.remove(&(at, into.len())) || !state.hits(self.rates.once) {
+            let read = (std::thread::current().id(), at, into.len());
+            if state.again.remove(&read) || !state.hits(self.rates.once) {
                 return Ok(());
             }
-            state.again.insert((at, into.len()));
+            state.again.insert(read);
             if state.rng.below(2) == 0 {
                 return Err(failed("read", at));
             }
@@ -210,6 +213,23 @@ mod armed {
             }
             assert!(failed > 20 && twice > 5 && twice < failed && refused > 20);
             assert_eq!(twice as usize, volume.state().damaged.len());
+        }
+
+        /// A thread that read the same bytes in between was taken for the repetition, so that the repetition
+        /// could fail as well, and the soak lost a structure on a sound disk.
+        #[test]
+        fn read_that_failed_once_succeeds_when_its_thread_repeats_it() {
+            let rates = parse("seed=3,once=1000000").unwrap();
+            let volume = Faulty::new(Arc::new(MemoryVolume::new()), rates);
+            let written = Page([7; VOLUME_ALIGN]);
+            volume.write(0, &written.0).unwrap();
+            let wrong = || {
+                let mut read = Page([0; VOLUME_ALIGN]);
+                volume.read(0, &mut read.0).is_err() || read.0 != written.0
+            };
+            assert!(wrong());
+            std::thread::scope(|scope| assert!(scope.spawn(wrong).join().unwrap()));
+            assert!(!wrong());
         }
 
         #[test]
