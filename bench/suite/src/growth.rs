@@ -23,7 +23,7 @@ const LATENCY_MAX: u64 = 60_000_000_000;
 #[command(after_help = "Examples:
   honeycomb bench growth --quick
   honeycomb bench growth --quick --structure queue --item 1KiB --json
-  honeycomb bench growth --structure kv --size 8GiB --beside redis --out figures")]
+  honeycomb bench growth --quick --structure kv --beside redis --out figures")]
 pub struct GrowthArgs {
     /// Kinds of structures to write to
     #[arg(long, value_enum, value_delimiter = ',', default_value = "file,queue,kv")]
