@@ -485,7 +485,7 @@ impl SimServer {
             Outcome::Done(answer) => out.push(self.reply(to, header, answer)),
             // Its connection is already gone.
             Outcome::Parked if to == Caller::Nobody => {
-                self.shard(header.at).requests().hang_up(ticket)
+                self.shard(header.at).requests().hang_up(&[ticket])
             }
             Outcome::Parked => {
                 self.waiting.insert(ticket, (to, *header));
@@ -650,7 +650,7 @@ impl SimServer {
         let waited = !gone.is_empty();
         for (ticket, at) in gone {
             self.waiting.remove(&ticket);
-            self.shard(at).requests().hang_up(ticket);
+            self.shard(at).requests().hang_up(&[ticket]);
         }
         (self.settle(), waited)
     }

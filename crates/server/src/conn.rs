@@ -426,9 +426,7 @@ impl ShardService {
     }
 
     fn forget_waiting(&mut self, gone: impl FnMut(&RequestSource) -> bool) {
-        for ticket in self.origins.forget(gone) {
-            self.shard.requests().hang_up(ticket);
-        }
+        self.shard.requests().hang_up(&self.origins.forget(gone));
     }
 
     /// Calls the shard's `tick` if it is due.

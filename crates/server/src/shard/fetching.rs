@@ -20,6 +20,7 @@ use super::waiting::Pending;
 use crate::authorize::routed_here;
 use crate::refusals::expired;
 use crate::spill::{IoDone, IoWhat};
+use hashbrown::HashSet;
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Fetched, Operation, Outcome, Payload, Ticket, busy};
 use honeycomb_types::Time;
@@ -85,12 +86,15 @@ fn outside(slot: &BlockSlot, op: Op, wanted: &[Range<usize>]) -> Answer {
 }
 
 impl Tiers {
-    /// The caller of an operation is gone: the operation does not wait after its reads.
-    pub(super) fn hang_up(&mut self, ticket: Ticket) {
-        let of = |fetching: &&mut Fetching| fetching.pending.ticket == ticket;
-        if let Some(fetching) = self.fetching.values_mut().find(of) {
-            fetching.wait_until = Time::ZERO;
+    /// The caller of operations is gone: they do not wait after their reads. Each operation is visited once,
+    /// however many requests the caller had.
+    pub(super) fn hang_up(&mut self, tickets: &[Ticket]) {
+        if self.fetching.is_empty() {
+            return;
         }
+        let gone: HashSet<Ticket> = tickets.iter().copied().collect();
+        let of = |fetching: &&mut Fetching| gone.contains(&fetching.pending.ticket);
+        self.fetching.values_mut().filter(of).for_each(|fetching| fetching.wait_until = Time::ZERO);
     }
 }
 

@@ -68,12 +68,14 @@ pub struct RequestWork<'a> {
 }
 
 impl<'a> RequestWork<'a> {
-    /// Withdraws a parked operation whose caller is gone, unless the operation is in progress.
-    pub fn hang_up(&mut self, ticket: Ticket) {
-        match self.pending.get(ticket) {
-            Some(pending) => drop(self.give_up_waiting(pending)),
-            None => self.tiers.hang_up(ticket),
+    /// Withdraws the parked operations of a caller that is gone, unless they are in progress.
+    pub fn hang_up(&mut self, tickets: &[Ticket]) {
+        for ticket in tickets {
+            if let Some(pending) = self.pending.get(*ticket) {
+                self.give_up_waiting(pending);
+            }
         }
+        self.tiers.hang_up(tickets);
     }
 
     /// Ends a subscription whose connection is closed.

@@ -488,7 +488,7 @@ fn caller_that_a_withdrawn_request_lets_through_is_answered_at_once() {
         let outcome = shard.apply(NOW, &access(false), &header, &args, &[], Ticket(ticket));
         assert_eq!(outcome, Outcome::Parked);
     }
-    shard.requests().hang_up(Ticket(1));
+    shard.requests().hang_up(&[Ticket(1)]);
     assert!(shard.deadline().is_some_and(|due| due <= NOW), "the block is due at once");
     shard.tick(NOW);
     assert_eq!(shard.out().completed(), Some((Ticket(2), Answer::ok(7))));

@@ -280,7 +280,7 @@ fn read_of_a_demoted_block_waits_no_longer_than_its_grant() {
 #[test]
 fn waiting_read_of_a_demoted_block_ends_with_its_connection_and_its_grant() {
     let mut demoted = Demoted::waiting(true);
-    demoted.shard.requests().hang_up(Ticket(1));
+    demoted.shard.requests().hang_up(&[Ticket(1)]);
     demoted.ring();
     assert_eq!(demoted.answer(), None, "nobody gets an answer");
 
@@ -295,7 +295,7 @@ fn waiting_read_of_a_demoted_block_ends_with_its_connection_and_its_grant() {
 fn read_whose_connection_closes_while_its_bytes_are_read_does_not_wait() {
     let mut demoted = Demoted::new(true);
     assert_eq!(demoted.ask(&access(false), 1), Outcome::Parked);
-    demoted.shard.requests().hang_up(Ticket(1));
+    demoted.shard.requests().hang_up(&[Ticket(1)]);
     demoted.carry_out();
     demoted.answer();
     assert_eq!(demoted.shard.deadline(), None);

@@ -50,7 +50,7 @@ impl Overflow {
     }
 
     /// A move may be possible again, or is wanted; not of a block that has never been asked for its requests
-    /// (`Movable::wish`), because it cannot request one.
+    /// (`Movable::move_request`), because it cannot request one.
     pub fn renew(&mut self, relief: Relief) {
         if self.relief != Relief::None {
             self.relief = relief;

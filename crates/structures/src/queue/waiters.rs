@@ -86,8 +86,10 @@ impl Waiters {
         if self.passing == 0 {
             return Vec::new();
         }
-        self.passing = 0;
-        self.getters.take_if(|args| !args.stay).into_iter().map(|(ticket, _)| ticket).collect()
+        let taken = self.getters.take_if(|args| !args.stay);
+        let counted = std::mem::take(&mut self.passing);
+        assert_eq!(taken.len(), counted, "INV-22: the gets that pass on are counted");
+        taken.into_iter().map(|(ticket, _)| ticket).collect()
     }
 
     /// Items and bytes of the put that has waited longest.
