@@ -34,6 +34,10 @@ const MOVE_RATE: u64 = 300 << 20;
 const MOVE_LEAST: Duration = Duration::from_millis(3);
 /// However fast it fills, a block requests no split below this many hundredths of its size.
 const SPLIT_FROM: usize = 70;
+/// The marks of a store's blocks are within this part below the high mark ...
+const SPREAD_FRACTION: usize = 8;
+/// ... and differ by the hashes at which their ranges start, times an odd number of many bits.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// A merged block requests no split before it has this part of its size more than after the merge: a block
 /// that shrinks and grows in turns must not be merged and split in turns.
 const HEAVIER: usize = 16;
@@ -85,14 +89,26 @@ pub(super) struct MovePlanner {
 }
 
 /// The bytes taken at which a block of `size` bytes requests a split if it grows by `rate` bytes per second:
-/// early enough that the move ends before the block is full, and at its high mark at the latest.
-pub fn splits_from(size: usize, rate: u64, marks: Marks) -> usize {
+/// early enough that the move ends before the block is full, and at `latest` at the latest.
+pub fn splits_from(size: usize, rate: u64, latest: usize) -> usize {
     // The prefix may request a high mark below the earliest split.
-    let latest = marks.split_at(size);
     let earliest = latest.min(size / 100 * SPLIT_FROM);
     let takes = MOVE_LEAST.as_nanos() as u64 + size as u64 / 2 * 1_000_000_000 / MOVE_RATE;
     let comes = (rate as u128 * takes as u128 / 1_000_000_000) as usize;
     size.saturating_sub(size / RESERVE_FRACTION + comes).clamp(earliest, latest)
+}
+
+/// The bytes taken at which a block of `size` bytes requests a split at the latest. The ranges of a store
+/// receive equal shares of new entries, so at one common mark all blocks would split at the same time, once
+/// in each doubling. The mark of a block that has a part of the hashes is therefore lower, by an amount that
+/// differs from range to range.
+fn split_mark(marks: Marks, size: usize, range: &Ownership) -> usize {
+    let high = marks.split_at(size);
+    if !range.is_part() {
+        return high;
+    }
+    let part = range.start().wrapping_mul(SPREAD) >> (u64::BITS - 8);
+    high - high / SPREAD_FRACTION * part as usize / 256
 }
 
 impl MovePlanner {
@@ -203,8 +219,8 @@ impl MovePlanner {
         let size = table.heap.size;
         let pressed = *table.overflow.relief() == Relief::Wanted;
         let grown = self.merged_with.map_or(0, |with| with + size / HEAVIER);
-        let grown = grown.min(self.marks.split_at(size));
-        if !pressed && taken < splits_from(size, self.rate, self.marks).max(grown) {
+        let mark = split_mark(self.marks, size, range);
+        if !pressed && taken < splits_from(size, self.rate, mark).max(grown.min(mark)) {
             self.indivisible = None;
             return None;
         }
@@ -327,6 +343,33 @@ impl MovePlanner {
             let taken = table.heap.taken();
             self.merged_with = Some(taken);
             (self.taken, self.measured, self.rate) = (taken, now, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ranges of a store that is filled evenly have equal sizes, however often they were halved.
+    #[test]
+    fn blocks_of_one_store_split_at_marks_of_their_own() {
+        const SIZE: usize = 32 << 20;
+        let marks = Marks::default();
+        let high = marks.split_at(SIZE);
+        assert_eq!(split_mark(marks, SIZE, &Ownership::new(0, u64::MAX)), high);
+        for halvings in 3..12 {
+            let (count, width) = (1usize << halvings, u64::MAX >> halvings);
+            let start = |n: usize| (n as u64) << (u64::BITS - halvings);
+            let ranges = (0..count).map(|n| Ownership::new(start(n), start(n) + width));
+            let mut slices = [0; 8];
+            for range in ranges {
+                let mark = split_mark(marks, SIZE, &range);
+                assert!(mark <= high && mark > high - high / SPREAD_FRACTION, "{mark} of {SIZE}");
+                slices[((high - mark) * 8 / (high / SPREAD_FRACTION)).min(7)] += 1;
+            }
+            let most = slices.iter().max().expect("there are slices");
+            assert!(most * 8 <= 2 * count, "{halvings} halvings: {slices:?} split at one time");
         }
     }
 }
