@@ -35,6 +35,8 @@ NAMES: Final = (
     "shards",
     "controller_shards",
     "spin_us",
+    "page_reserve",
+    "page_reserve_idle",
     "lease_ms",
     "server_loss_ms",
     "high_mark",

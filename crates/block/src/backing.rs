@@ -3,7 +3,7 @@
 
 use crate::reclaim::{Reclaimer, Tenant, Trim, Used};
 use crate::shared::Shared;
-use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
+use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 use rustix::param::page_size;
 use std::fmt;
 use std::io;
@@ -95,6 +95,8 @@ pub struct Backing {
     frozen: bool,
     /// Whether any byte was opened for writing since `taken_as_read`.
     changed: bool,
+    /// The offset from which on a chunk of the reserve may be installed, before the first write.
+    chunks_from: usize,
     pins: Vec<(Range<usize>, Weak<()>)>,
 }
 
@@ -144,7 +146,7 @@ impl Backing {
         let raw: MmapRaw = options.map_anon()?.into();
         if length >= HUGE_FROM {
             // Only a hint: without huge pages the block works too, with more page faults.
-            let _ = raw.advise(memmap2::Advice::HugePage);
+            let _ = raw.advise(Advice::HugePage);
         }
         Ok(raw)
     }
@@ -156,17 +158,37 @@ impl Backing {
         reclaimer: &Reclaimer,
     ) -> Backing {
         let length = raw.len();
+        let chunks_from = match reclaimer.chunk_bytes() {
+            Some(chunk) if length >= HUGE_FROM => {
+                // SAFETY: the sum is an address inside the mapping, or just behind it.
+                let reached = unsafe { raw.as_mut_ptr().add(written) };
+                written + reached.align_offset(chunk)
+            }
+            _ => usize::MAX,
+        };
         let mapping = Mapping::new(Some(raw), tenant, reclaimer);
         mapping.wrote(written);
-        let mapping = Arc::new(mapping);
-        Backing { mapping, length, floor: 0, frozen: false, changed: false, pins: Vec::new() }
+        let mut backing = Backing::of(mapping, length, 0);
+        backing.chunks_from = chunks_from;
+        backing
+    }
+
+    fn of(mapping: Mapping, length: usize, floor: usize) -> Backing {
+        Backing {
+            mapping: Arc::new(mapping),
+            length,
+            floor,
+            frozen: false,
+            changed: false,
+            chunks_from: usize::MAX,
+            pins: Vec::new(),
+        }
     }
 
     /// A block of `length` bytes without memory: reading or writing any byte is a defect and panics
     /// (INV-41).
     pub fn absent(length: usize, reclaimer: &Reclaimer) -> Backing {
-        let mapping = Arc::new(Mapping::new(None, None, reclaimer));
-        Backing { mapping, length, floor: length, frozen: false, changed: false, pins: Vec::new() }
+        Backing::of(Mapping::new(None, None, reclaimer), length, length)
     }
 
     /// Memory outside of blocks: its bytes are added to a counter now, and subtracted when they are
@@ -180,8 +202,7 @@ impl Backing {
         count.fetch_add(length, Relaxed);
         let mut mapping = Mapping::new(Some(raw), None, reclaimer);
         mapping.counted = Some(count.clone());
-        let mapping = Arc::new(mapping);
-        Ok(Backing { mapping, length, floor: 0, frozen: false, changed: false, pins: Vec::new() })
+        Ok(Backing::of(mapping, length, 0))
     }
 
     /// Moves the bytes before this to a lower tier: they can no longer be accessed here.
@@ -226,6 +247,7 @@ impl Backing {
         let raw = MmapOptions::new().len(copy.len()).map_raw_read_only(&copy.file())?;
         self.mapping = Arc::new(Mapping::new(Some(raw), None, &self.mapping.reclaimer));
         self.length = copy.len();
+        self.chunks_from = usize::MAX;
         self.frozen = true;
         Ok(())
     }
@@ -274,11 +296,39 @@ impl Backing {
         assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be written");
         assert!(!self.frozen, "a frozen block cannot be written");
         self.changed = true;
+        if range.end > self.chunks_from {
+            self.install_chunks(&range);
+        }
         self.mapping.wrote(range.end);
         // SAFETY: the range is inside the mapping (checked). `&mut self` excludes every other
         // borrow through this backing, and the assertion above excludes every live pin on it, so
         // nobody else reads or writes these bytes while the borrow lives.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.ptr().add(range.start), range.len()) }
+    }
+
+    /// Takes memory from the reserve for chunks that nobody has written, before a range is written
+    /// that reaches them.
+    #[cold]
+    fn install_chunks(&mut self, range: &Range<usize>) {
+        let Some(size) = self.mapping.reclaimer.chunk_bytes() else { return };
+        while self.chunks_from < range.end {
+            let chunk = self.chunks_from..self.chunks_from + size;
+            if chunk.end > self.length {
+                self.chunks_from = usize::MAX;
+                return;
+            }
+            self.chunks_from = chunk.end;
+            // A block of little content takes no whole chunk.
+            let grows = chunk.start >= size || range.len() >= size / 2;
+            if range.start < chunk.end && grows && !self.is_pinned(&chunk) {
+                let written = self.mapping.written.load(Relaxed);
+                assert!(written <= chunk.start, "INV-04: {written} bytes are written, {chunk:?}");
+                // SAFETY: the chunk is inside the mapping (checked), which is private anonymous
+                // memory. `&mut self` excludes every borrow, and no pin reads the chunk; nothing
+                // was written in it (asserted): it is zero before and afterwards.
+                unsafe { self.mapping.reclaimer.install(self.mapping.ptr().add(chunk.start)) };
+            }
+        }
     }
 
     /// Moves bytes within the block, like `memmove`. Neither range may be pinned.
@@ -288,6 +338,9 @@ impl Backing {
         assert!(!self.is_pinned(&(to..to + from.len())), "the target of a move is pinned");
         assert!(!self.frozen, "a frozen block cannot be written");
         self.changed = true;
+        if span.end > self.chunks_from {
+            self.install_chunks(&span);
+        }
         self.mapping.wrote(span.end);
         // SAFETY: both ranges are inside the mapping (checked through their span); `copy` allows
         // overlap; `&mut self` excludes other borrows and no pin reads the target.
@@ -593,7 +646,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "looks at every byte of many pages, which takes Miri minutes")]
     fn freed_memory_is_handed_on_to_its_tenant_alone() {
         // The worker does not run, so nothing is reclaimed by time.
-        let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
+        let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX, None);
         let mut held = Vec::new();
         let mut begins_with = |tenant, used, length| {
             let b = Backing::map_for(tenant, used, length, &reclaimer).unwrap();
@@ -639,7 +692,7 @@ mod tests {
             assert_eq!(told, 0);
             pages[page] & 1 == 1
         };
-        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
+        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX, None);
         let running = std::thread::spawn(move || worker.run());
         let mut b = filled(ONE, 65536, 7, &reclaimer);
         let (pin, other) = (b.pin(5000..5001), b.pin(20_000..30_000));
@@ -657,7 +710,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "looks at every byte of many pages, which takes Miri minutes")]
     fn what_is_kept_and_what_is_in_use_are_bounded_together() {
-        let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, 4 * 65536);
+        let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, 4 * 65536, None);
         let mut all: Vec<Backing> = (0..4).map(|n| filled(ONE, 65536, n, &reclaimer)).collect();
         drop(all.pop());
         assert_eq!(reclaimer.keeps(), 65536, "there is room for one");
@@ -672,7 +725,7 @@ mod tests {
     #[test]
     #[cfg(not(miri))] // which would wait in its own time
     fn what_is_kept_goes_back_while_other_memory_comes_and_goes() {
-        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
+        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX, None);
         let running = std::thread::spawn(move || worker.run());
         drop(filled(ONE, 65536, 7, &reclaimer));
         let turns = (0..10_000_000).take_while(|_| {
@@ -689,7 +742,7 @@ mod tests {
     #[test]
     #[cfg(not(miri))] // which would wait in its own time
     fn what_is_kept_too_long_is_given_back() {
-        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
+        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX, None);
         let running = std::thread::spawn(move || worker.run());
         drop(filled(ONE, 65536, 7, &reclaimer));
         // The time is the worker's own, so the test can only poll.

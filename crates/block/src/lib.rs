@@ -11,10 +11,12 @@
 
 mod backing;
 mod reclaim;
+mod reserve;
 mod shared;
 mod view;
 
 pub use backing::{Backing, HUGE_FROM, Pin};
 pub use reclaim::{ReclaimWorker, Reclaimer, Tenant};
+pub use reserve::PageReserve;
 pub use shared::{Shared, shared_bytes};
 pub use view::View;

@@ -1,14 +1,16 @@
-//! Reuses the memory of freed blocks: it is cached briefly for the next block of the same tenant,
-//! then returned to the operating system, off the data cores.
+//! Memory that comes and goes, off the data cores: freed blocks, and the reserve of touched pages.
 //!
 //! New memory costs about as much as copying into it: the kernel zeroes it, page by page, while the
 //! serving core waits. Memory that the same tenant has just freed needs no zeroing, and is reused
-//! last in, first out, while it is in the processor's caches.
+//! last in, first out, while it is in the processor's caches; after a moment it is returned to the
+//! operating system. Other new memory is touched ahead of its use (`reserve.rs`) while blocks grow.
 #![allow(unsafe_code)]
 
 use crate::backing::Mapping;
+use crate::reserve::{Chunk, PageReserve};
 use memmap2::MmapRaw;
 use std::collections::VecDeque;
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -17,6 +19,12 @@ use std::time::{Duration, Instant};
 /// whole ticks: 60 to 75 ms after it was freed.
 const TICK: Duration = Duration::from_millis(15);
 const KEPT_TICKS: u64 = 4;
+/// The reserve has at most one chunk for this many that blocks have asked for, so that it stays small
+/// beside their content.
+const RESERVE_OF_GROWN: usize = 32;
+/// How long no block grows and no memory is freed before the worker returns free memory of the heap
+/// as well.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// The owner of a block's memory. Another tenant gets it only after the kernel has zeroed it
 /// (INV-04).
@@ -45,9 +53,10 @@ struct Common {
     changed: Condvar,
     /// Maximum number of cached bytes.
     most: usize,
-    /// Maximum number of mapped and cached bytes together: if more is mapped, nothing is cached
-    /// (INV-32).
+    /// Maximum number of mapped, cached and reserved bytes together: if more is mapped, nothing is
+    /// cached or reserved (INV-32).
     whole: usize,
+    reserve: Option<PageReserve>,
 }
 
 #[derive(Default)]
@@ -63,6 +72,12 @@ struct FreedMemoryPool {
     /// Unpinned parts of mappings, and since when: they are reclaimed if the rest is still pinned
     /// after a tick. Usually no pin is left by then, and the whole mapping is cached.
     trims: VecDeque<(u64, Trim)>,
+    /// How often blocks have asked for a chunk since the reserve was returned: it is refilled while
+    /// they ask, and grows with their number.
+    asked: usize,
+    /// The reserve, and what is to be returned of it.
+    touched: Vec<Chunk>,
+    returning: Vec<Chunk>,
     tick: u64,
     ended: bool,
 }
@@ -89,6 +104,11 @@ impl Common {
         // No code panics while holding the lock: it guards plain bookkeeping.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+
+    /// Resident bytes of this many chunks of the reserve.
+    fn reserved(&self, chunks: usize) -> usize {
+        self.reserve.map_or(0, |reserve| chunks * reserve.chunk)
+    }
 }
 
 /// A mapping that only pins still read, and the parts that no pin covers.
@@ -110,10 +130,35 @@ impl Trim {
     }
 }
 
+/// Work of the worker.
+enum Work {
+    Return { due: Vec<MmapRaw>, trims: Vec<Trim>, returning: Vec<Chunk> },
+    Touch { bytes: usize },
+}
+
+impl Work {
+    /// Does the work; returns a new chunk of the reserve, if that was the work.
+    fn carry_out(self) -> io::Result<Option<Chunk>> {
+        match self {
+            Work::Touch { bytes } => Chunk::touched(bytes).map(Some),
+            Work::Return { due, trims, returning } => {
+                drop((due, returning));
+                trims.into_iter().for_each(Trim::carry_out);
+                Ok(None)
+            }
+        }
+    }
+}
+
 impl FreedMemoryPool {
-    /// Removes memory that was cached too long or exceeds the limit: the oldest first.
+    /// Removes memory that was cached too long or exceeds the limits: first from the reserve, then
+    /// the oldest.
     fn expire(&mut self, common: &Common) {
-        let room = common.most.min(common.whole.saturating_sub(self.mapped));
+        let free = common.whole.saturating_sub(self.mapped);
+        while !self.touched.is_empty() && common.reserved(self.touched.len()) > free {
+            self.returning.extend(self.touched.pop());
+        }
+        let room = common.most.min(free - common.reserved(self.touched.len()));
         let old = |kept: &FreedMemory| kept.since + KEPT_TICKS < self.tick;
         let mut leave = self.kept.iter().take_while(|kept| old(kept)).count();
         let mut left = self.bytes - self.kept.range(..leave).map(|k| k.written).sum::<usize>();
@@ -124,14 +169,53 @@ impl FreedMemoryPool {
         self.bytes = left;
         self.due.extend(self.kept.drain(..leave).map(|kept| kept.raw));
     }
+
+    /// The next work without the lock: memory to return, or else a chunk to touch, while blocks grow
+    /// and the limits have room.
+    fn next_work(&mut self, common: &Common) -> Option<Work> {
+        let due = std::mem::take(&mut self.due);
+        let returning = std::mem::take(&mut self.returning);
+        let ripe = self.trims.iter().take_while(|(since, _)| since + 1 < self.tick).count();
+        let trims: Vec<_> = self.trims.drain(..ripe).map(|(_, trim)| trim).collect();
+        if !due.is_empty() || !returning.is_empty() || !trims.is_empty() {
+            return Some(Work::Return { due, trims, returning });
+        }
+        let PageReserve { chunks, chunk, .. } = common.reserve?;
+        let most = self.asked.div_ceil(RESERVE_OF_GROWN).min(chunks);
+        let wanted = !self.ended && self.touched.len() < most;
+        let with_it = common.reserved(self.touched.len() + 1);
+        let has_room = self.mapped + self.bytes + with_it <= common.whole;
+        (wanted && has_room).then_some(Work::Touch { bytes: chunk })
+    }
+
+    fn add_to_reserve(&mut self, chunk: Option<Chunk>, common: &Common) {
+        self.touched.extend(chunk);
+        // More may have been mapped meanwhile.
+        self.expire(common);
+    }
+
+    /// Plans the return of the reserve; returns whether it was in use.
+    fn return_reserve(&mut self) -> bool {
+        self.returning.append(&mut self.touched);
+        std::mem::take(&mut self.asked) > 0
+    }
+
+    /// Whether memory waits for the worker.
+    fn is_due(&self) -> bool {
+        !self.due.is_empty() || !self.returning.is_empty()
+    }
 }
 
 impl Reclaimer {
-    /// A reclaimer that caches at most `most` bytes, and together with all mapped bytes at most
-    /// `whole`. Also returns a worker, which its owner runs on a separate thread.
-    pub fn with_worker(most: usize, whole: usize) -> (Reclaimer, ReclaimWorker) {
+    /// A reclaimer that caches at most `most` bytes, and together with the reserve and all mapped
+    /// bytes at most `whole`. Also returns a worker, which its owner runs on a separate thread.
+    pub fn with_worker(
+        most: usize,
+        whole: usize,
+        reserve: Option<PageReserve>,
+    ) -> (Reclaimer, ReclaimWorker) {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let common = Arc::new(Common { state, changed, most, whole });
+        let common = Arc::new(Common { state, changed, most, whole, reserve });
         (Reclaimer(Some(Arc::new(Handle(common.clone())))), ReclaimWorker(common))
     }
 
@@ -146,9 +230,32 @@ impl Reclaimer {
         let mut state = common.lock();
         state.mapped += length;
         state.expire(common);
-        if !state.due.is_empty() {
+        if state.is_due() {
             common.changed.notify_one();
         }
+    }
+
+    /// Bytes of a chunk of the reserve, if there is one.
+    pub(crate) fn chunk_bytes(&self) -> Option<usize> {
+        Some(self.0.as_deref()?.0.reserve?.chunk)
+    }
+
+    /// Replaces a chunk's length of untouched pages from `at` on by resident ones of the reserve, if
+    /// it has any. Returns whether it had.
+    ///
+    /// # Safety
+    ///
+    /// The pages are of one anonymous mapping that the caller owns, and nothing relies on their
+    /// content.
+    pub(crate) unsafe fn install(&self, at: *mut u8) -> bool {
+        let Some(Handle(common)) = self.0.as_deref() else { return false };
+        let mut state = common.lock();
+        let chunk = state.touched.pop();
+        state.asked += 1;
+        common.changed.notify_one();
+        drop(state);
+        // Guaranteed by the caller.
+        chunk.is_some_and(|chunk| unsafe { chunk.install(at) }.is_ok())
     }
 
     /// Registers unpinned parts of a mapping whose rest is pinned: they are reclaimed first, if the
@@ -184,7 +291,7 @@ impl Reclaimer {
         }
         // A worker that waits for the end of a tick is not woken; otherwise cached memory would
         // never age.
-        if !state.due.is_empty() || state.kept.len() == 1 {
+        if state.is_due() || state.kept.len() == 1 {
             common.changed.notify_one();
         }
     }
@@ -208,6 +315,11 @@ impl Reclaimer {
     pub(crate) fn keeps(&self) -> usize {
         self.0.as_deref().map_or(0, |handle| handle.0.lock().bytes)
     }
+
+    /// Number of resident bytes of the reserve.
+    pub(crate) fn reserves(&self) -> usize {
+        self.0.as_deref().map_or(0, |Handle(common)| common.reserved(common.lock().touched.len()))
+    }
 }
 
 impl ReclaimWorker {
@@ -220,6 +332,8 @@ impl ReclaimWorker {
         // The end of the tick, while cached memory ages. Due mappings may wake the worker earlier,
         // any number of times.
         let mut end = None;
+        // Whether memory came or went since all of it was returned.
+        let mut busy = false;
         loop {
             let ages = !state.kept.is_empty() || !state.trims.is_empty();
             let left = ages.then(|| {
@@ -233,28 +347,48 @@ impl ReclaimWorker {
                 state.tick += 1;
                 state.expire(&common);
             }
-            let due = std::mem::take(&mut state.due);
-            let tick = state.tick;
-            let ripe = state.trims.iter().take_while(|(since, _)| since + 1 < tick).count();
-            let trims: Vec<_> = state.trims.drain(..ripe).collect();
-            if !due.is_empty() || !trims.is_empty() {
+            let work = state.next_work(&common);
+            busy |= ages || work.is_some();
+            if let Some(work) = work {
                 drop(state);
-                // Unmapping takes long, so it happens without the lock.
-                drop(due);
-                trims.into_iter().for_each(|(_, trim)| trim.carry_out());
+                // Unmapping and touching take long, so they happen without the lock.
+                let touched = work.carry_out();
                 state = common.lock();
+                match touched {
+                    Ok(chunk) => state.add_to_reserve(chunk, &common),
+                    // The system has no memory to spare: blocks touch their own until they ask again.
+                    Err(_) => state.asked = 0,
+                }
                 continue;
             }
             if state.ended {
                 return;
             }
-            state = match left {
-                None => common.changed.wait(state).unwrap_or_else(|e| e.into_inner()),
-                Some(left) => {
-                    let waited = common.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(|e| e.into_inner()).0
-                }
-            };
+            if left.is_none() && !busy {
+                state = common.changed.wait(state).unwrap_or_else(|e| e.into_inner());
+                continue;
+            }
+            let idle = common.reserve.filter(|_| state.asked > 0).map(|reserve| reserve.idle);
+            let pause = left.or(idle).unwrap_or(QUIET);
+            let waited = common.changed.wait_timeout(state, pause);
+            let (woken, waited) = waited.unwrap_or_else(|e| e.into_inner());
+            state = woken;
+            if left.is_none() && waited.timed_out() && !state.return_reserve() {
+                busy = false;
+                drop(state);
+                trim_heap();
+                state = common.lock();
+            }
         }
+    }
+}
+
+/// Returns the free pages of the heap to the operating system. The allocator caches what connections
+/// and requests used at their peak in an arena of each thread, and returns it only from the top.
+fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call locks one arena after the other and changes no allocation.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }

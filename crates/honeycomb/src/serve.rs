@@ -10,7 +10,7 @@ use crate::{machine, scale, size};
 use clap::Args;
 use honeycomb_controller::{Controller, ControllerOptions, StartError, StoreError};
 use honeycomb_env::Clock;
-use honeycomb_server::{Departure, MemoryServer, ServerOptions};
+use honeycomb_server::{Departure, MemoryServer, ReserveOptions, ServerOptions};
 use honeycomb_structures::Registry;
 use honeycomb_transfer::evacuation;
 use honeycomb_transport::unix::UnixDoor;
@@ -161,6 +161,10 @@ fn server_options(
         block_size,
         shards,
         spin,
+        page_reserve: ReserveOptions {
+            bytes: settings.page_reserve(),
+            idle: settings.page_reserve_idle(),
+        },
         flush_root: settings.flush_root(),
         unix_dir: None,
         kinds: kinds.clone(),

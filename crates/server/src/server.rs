@@ -9,7 +9,7 @@ use crate::links::{Departure, LinkService, ProcessChannels, ValuesLeave};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use crate::spill::Spiller;
-use honeycomb_block::Reclaimer;
+use honeycomb_block::{PageReserve, ReclaimWorker, Reclaimer};
 use honeycomb_env::{AbortOnPanic, Clock, DiskShape, Entropy};
 use honeycomb_structures::{LaneRoom, Registry};
 use honeycomb_tiers::{Access, FlushRoot, FlushStore, Objects, Place};
@@ -18,8 +18,9 @@ use honeycomb_transport::{Mailbox, Net, NetOptions, NotPosted, run};
 use honeycomb_types::limits::{
     BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FLUSH_BUFFERS_FRACTION,
     FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_BEYOND_FRACTION, FREED_KEPT_FRACTION,
-    FREED_KEPT_MAX, RETRY_RECORDS_FRACTION, RETRY_RECORDS_LEAST, SERVER_BUFFER_BYTES,
-    SERVER_BUFFER_FRACTION, SERVER_BUFFER_LEAST, TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
+    FREED_KEPT_MAX, PAGE_RESERVE_FRACTION, PAGE_RESERVE_MAX, RETRY_RECORDS_FRACTION,
+    RETRY_RECORDS_LEAST, SERVER_BUFFER_BYTES, SERVER_BUFFER_FRACTION, SERVER_BUFFER_LEAST,
+    TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
 };
 use honeycomb_types::{BlockId, ServerId, ShardIx, TierClass, TierSpec};
 use honeycomb_wire::custom::kind_info;
@@ -57,12 +58,30 @@ pub struct ServerOptions {
     pub shards: u8,
     /// How long a core polls before it sleeps if requests arrive in quick succession.
     pub spin: Duration,
+    /// The memory that is touched before blocks need it.
+    pub page_reserve: ReserveOptions,
     /// The place below which data of expired prefixes is written; none is written without it.
     pub flush_root: Option<FlushRoot>,
     /// The directory of the Unix socket for clients of this machine; `None` for no socket.
     pub unix_dir: Option<PathBuf>,
     /// The kinds of structure that it serves.
     pub kinds: Arc<Registry>,
+}
+
+/// Memory that a server touches on a thread of its own before a growing block needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct ReserveOptions {
+    /// Most bytes; `None` for 1/64 of the server's memory and at most 128 MiB. Together with blocks and
+    /// freed memory it never exceeds the server's memory and 1/64 more (INV-32). 0 for no reserve.
+    pub bytes: Option<u64>,
+    /// How long it is kept while no block grows.
+    pub idle: Duration,
+}
+
+impl Default for ReserveOptions {
+    fn default() -> ReserveOptions {
+        ReserveOptions { bytes: None, idle: Duration::from_secs(1) }
+    }
 }
 
 /// A disk, or an object store, for blocks that do not fit into memory.
@@ -133,9 +152,7 @@ impl MemoryServer {
         let address = listener.local_addr()?;
         let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
         let near = door.as_ref().map(|d| d.path().to_owned());
-        let kept = FREED_KEPT_MAX.min(options.memory / FREED_KEPT_FRACTION);
-        let whole = options.memory + options.memory / FREED_BEYOND_FRACTION;
-        let (reclaimer, worker) = Reclaimer::with_worker(kept as usize, whole as usize);
+        let (reclaimer, worker) = reclaimer(options.memory, options.page_reserve)?;
         let mut threads = vec![spawn("reclaim", move || worker.run())?];
 
         let buffers = SERVER_BUFFER_LEAST + options.memory / SERVER_BUFFER_FRACTION;
@@ -362,6 +379,23 @@ fn tier_info(tier: &TierSpec) -> TierInfo {
     TierInfo { class: tier.class.code(), blocks: tier.blocks }
 }
 
+/// The memory that comes and goes beside the blocks, in a server with this much memory.
+fn reclaimer(memory: u64, reserve: ReserveOptions) -> io::Result<(Reclaimer, ReclaimWorker)> {
+    let kept = FREED_KEPT_MAX.min(memory / FREED_KEPT_FRACTION) as usize;
+    let whole = (memory + memory / FREED_BEYOND_FRACTION) as usize;
+    let usual = PAGE_RESERVE_MAX.min(memory / PAGE_RESERVE_FRACTION);
+    let bytes = reserve.bytes.unwrap_or(usual) as usize;
+    let pages = PageReserve::new(bytes, whole, reserve.idle).or_else(|e| {
+        let why = format!("this system cannot move touched pages: {e}");
+        if reserve.bytes.is_some() {
+            return Err(io::Error::new(e.kind(), format!("{why}; set page_reserve to 0")));
+        }
+        eprintln!("honeycomb: no page reserve, so that growing data waits for new memory: {why}");
+        Ok(None)
+    })?;
+    Ok(Reclaimer::with_worker(kept, whole, pages))
+}
+
 fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     let size = options.block_size;
@@ -397,6 +431,10 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
             "{} bytes of memory are too few for one block of {size} bytes in each of {} shards",
             options.memory, options.shards
         ));
+    }
+    if options.page_reserve.bytes.is_some_and(|bytes| bytes > options.memory) {
+        let (given, memory) = (options.page_reserve.bytes.unwrap_or(0), options.memory);
+        return refuse(format!("a page reserve of {given} bytes is more than {memory} of memory"));
     }
     if options.disks.len() > TIERS_MAX {
         let given = options.disks.len();

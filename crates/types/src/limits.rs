@@ -67,6 +67,11 @@ pub const FREED_KEPT_FRACTION: u64 = 8;
 /// ... and, if nearly all memory is in use, at most the memory divided by this in addition
 /// (INV-32).
 pub const FREED_BEYOND_FRACTION: u64 = 64;
+/// Memory that a server touches before its blocks need it, while they grow: at most this many bytes
+/// by default ...
+pub const PAGE_RESERVE_MAX: u64 = 128 << 20;
+/// ... and at most its memory divided by this (INV-32).
+pub const PAGE_RESERVE_FRACTION: u64 = 64;
 
 /// Maximum number of lower tiers of one server.
 pub const TIERS_MAX: usize = 8;

@@ -243,6 +243,7 @@ pub fn keyed_cluster_with(
         block_size,
         shards: 2,
         spin,
+        page_reserve: Default::default(),
         flush_root: None,
         unix_dir: None,
         kinds,

@@ -32,6 +32,8 @@ pub enum SettingKind {
     Seconds,
     Size,
     BlockSize,
+    /// A size, or 0 for nothing of the kind.
+    Reserve,
     Micros,
     Lease,
     /// Milliseconds without a message after which a memory server is declared lost.
@@ -60,7 +62,7 @@ impl SettingKind {
             SettingKind::Token => "HEX",
             SettingKind::Endpoint | SettingKind::Socket => "HOST:PORT",
             SettingKind::Seconds => "SECONDS",
-            SettingKind::Size | SettingKind::BlockSize => "SIZE",
+            SettingKind::Size | SettingKind::BlockSize | SettingKind::Reserve => "SIZE",
             SettingKind::Micros
             | SettingKind::Lease
             | SettingKind::Loss
@@ -103,6 +105,7 @@ impl SettingKind {
                     false => Err(format!("'{text}' is not a power of two from 64KiB to 1GiB")),
                 }
             }
+            SettingKind::Reserve => size::parse(text).map(drop),
             SettingKind::Prices => Prices::parse(text).map(drop),
             SettingKind::Policy => match PolicyKind::from_name(text) {
                 Some(_) => Ok(()),
@@ -124,7 +127,9 @@ impl SettingKind {
     /// The number that a checked text of a numeric kind means.
     pub fn number(self, text: &str) -> u64 {
         match self {
-            SettingKind::Size | SettingKind::BlockSize => size::parse(text).expect("checked"),
+            SettingKind::Size | SettingKind::BlockSize | SettingKind::Reserve => {
+                size::parse(text).expect("checked")
+            }
             _ => text.trim().parse().expect("checked"),
         }
     }

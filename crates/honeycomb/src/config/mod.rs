@@ -44,7 +44,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 32] = [
+pub const TABLE: [Setting; 34] = [
     Setting {
         name: "address",
         kind: SettingKind::Endpoint,
@@ -206,6 +206,23 @@ pub const TABLE: [Setting; 32] = [
         of: "`start`, `controller`, `server`",
         help: "Microseconds that a core polls before it sleeps, while requests arrive in quick \
                succession; up to 1000000, 0 never polls",
+    },
+    Setting {
+        name: "page_reserve",
+        kind: SettingKind::Reserve,
+        default: None,
+        otherwise: "1/64 of the memory, at most 128MiB",
+        of: "`start`, `server`",
+        help: "Memory that a server touches ahead while data grows, so that writes do not wait for \
+               new memory; 0 touches none",
+    },
+    Setting {
+        name: "page_reserve_idle",
+        kind: SettingKind::Seconds,
+        default: Some("1"),
+        otherwise: "1",
+        of: "`start`, `server`",
+        help: "Seconds without growth after which that memory is returned to the system",
     },
     Setting {
         name: "lease_ms",
@@ -370,7 +387,8 @@ groups! {
     /// The settings of `start`.
     ForStart = [
         "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "disks", "disk_shape",
-        "block_size", "shards", "spin_us", "lease_ms", "server_loss_ms", "high_mark", "low_mark", "flush_root",
+        "block_size", "shards", "spin_us", "page_reserve", "page_reserve_idle", "lease_ms",
+        "server_loss_ms", "high_mark", "low_mark", "flush_root",
         "cluster_file", "stop_wait", "data_dir", "controller_shards", "policy", "scale_add_above",
         "scale_remove_below", "scale_min_servers", "scale_hook"
     ];
@@ -387,7 +405,8 @@ groups! {
     /// The settings of `server`.
     ForServer = [
         "controller", "token", "listen", "advertise", "insecure", "unix", "unix_dir", "memory",
-        "disks", "disk_shape", "block_size", "shards", "spin_us", "flush_root"
+        "disks", "disk_shape", "block_size", "shards", "spin_us", "page_reserve",
+        "page_reserve_idle", "flush_root"
     ];
     /// The settings that `doctor` checks.
     ForDoctor = [
@@ -399,7 +418,7 @@ groups! {
         "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
         "insecure", "unix", "unix_dir", "controller", "memory", "disks", "disk_shape", "block_size",
         "shards",
-        "controller_shards", "spin_us",
+        "controller_shards", "spin_us", "page_reserve", "page_reserve_idle",
         "lease_ms", "server_loss_ms", "high_mark", "low_mark", "policy", "scale_add_above", "scale_remove_below",
         "scale_min_servers", "scale_hook", "flush_root", "stop_wait", "data_dir", "prices"
     ];
@@ -765,7 +784,11 @@ impl Settings {
 
     /// How long a stopping cluster waits for failing flushes.
     pub fn stop_wait(&self) -> Duration {
-        let text = self.text("stop_wait").expect("the setting has a default");
+        self.seconds("stop_wait")
+    }
+
+    fn seconds(&self, name: &str) -> Duration {
+        let text = self.text(name).expect("the setting has a default");
         Duration::from_secs_f64(text.trim().parse().expect("checked"))
     }
 
@@ -779,6 +802,16 @@ impl Settings {
         let state = variable("XDG_STATE_HOME").map(PathBuf::from);
         let home = || variable("HOME").map(|home| Path::new(&home).join(".local/state"));
         state.or_else(home).map(|state| state.join("honeycomb"))
+    }
+
+    /// Bytes of the reserve of touched pages; `None` if the memory decides.
+    pub fn page_reserve(&self) -> Option<u64> {
+        self.number("page_reserve")
+    }
+
+    /// How long the reserve is kept without growth.
+    pub fn page_reserve_idle(&self) -> Duration {
+        self.seconds("page_reserve_idle")
     }
 
     /// How long a core polls.

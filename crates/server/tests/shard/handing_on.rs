@@ -54,7 +54,7 @@ fn nothing_is_handed_on_that_was_not_kept() {
 #[test]
 fn what_one_job_frees_is_no_other_jobs() {
     // The worker does not run: nothing is reclaimed in the background.
-    let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
+    let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX, None);
     let server = ServerId(1);
     let config = ShardConfig {
         shard: ShardIx(0),

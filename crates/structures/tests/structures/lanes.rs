@@ -93,7 +93,7 @@ fn bytes_of_results_are_bounded_over_all_lanes() {
 fn results_that_leave_the_block_take_shared_room_alone() {
     let room = LaneRoom::of(4 * RETRY_RECORD_BYTES_MAX);
     let mut lanes = Lanes::within(room.clone());
-    let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, 0);
+    let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, 0, None);
     let mut block = Backing::map(8 * RETRY_RECORD_BYTES_MAX, &reclaimer).unwrap();
     // Three results, each as large as a block may keep beside its own bytes: two can be copied.
     let begin = |lanes: &mut Lanes, lane, sequence, acked| {

@@ -66,6 +66,7 @@ fn join(cluster: &Cluster, kinds: Registry) -> std::io::Result<MemoryServer> {
         block_size: 64 * KIB,
         shards: 1,
         spin: Duration::ZERO,
+        page_reserve: Default::default(),
         flush_root: None,
         unix_dir: None,
         kinds: Arc::new(kinds),

@@ -147,6 +147,7 @@ fn the_client_recovers_lost_answers_at_every_turn() {
         block_size: 64 * KIB,
         shards: 1,
         spin: Duration::ZERO,
+        page_reserve: Default::default(),
         flush_root: None,
         unix_dir: None,
         kinds: with_log(),

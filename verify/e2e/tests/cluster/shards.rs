@@ -205,6 +205,7 @@ fn shards_come_back_with_their_jobs() {
         block_size: 64 * KIB,
         shards: 2,
         spin: Duration::ZERO,
+        page_reserve: Default::default(),
         flush_root: None,
         unix_dir: None,
         kinds: Arc::default(),

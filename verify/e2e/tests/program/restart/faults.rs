@@ -58,6 +58,7 @@ fn server(controller: &Controller) -> MemoryServer {
         block_size: BLOCK,
         shards: 1,
         spin: Duration::ZERO,
+        page_reserve: Default::default(),
         flush_root: None,
         unix_dir: None,
         kinds: std::sync::Arc::default(),
