@@ -45,7 +45,8 @@ impl PageReserve {
         if bytes < chunk {
             return Ok(None);
         }
-        let (from, to) = (Chunk::touched(CHUNK_MIN)?, Chunk::touched(CHUNK_MIN)?);
+        // A page of each is enough to see whether pages can be moved.
+        let (from, to) = (Chunk::touched(page_size())?, Chunk::touched(page_size())?);
         // SAFETY: nothing refers to the pages of either chunk.
         unsafe { from.install(to.at) }?;
         Ok(Some(PageReserve { chunks: bytes / chunk, chunk, idle }))
