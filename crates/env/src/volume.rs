@@ -6,10 +6,10 @@
 
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
@@ -56,10 +56,12 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a file of `size` bytes, which take no space until they are written. On a file system
+    /// Creates a file of `size` bytes, which take no space until they are written, and the directory if
+    /// it does not exist (for this user alone). On a file system
     /// without unnamed files it has a name for an instant; on one without direct I/O it uses the
     /// page cache (see `is_direct`).
     pub fn open(directory: &Path, size: u64) -> io::Result<Scratch> {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let open = |flags: OFlags| {
             let mut options = OpenOptions::new();
             options.read(true).write(true).mode(0o600).custom_flags(flags.bits() as i32);
@@ -290,6 +292,19 @@ mod tests {
         drop(volume);
         assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);
         std::fs::remove_dir(&path).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_is_made() {
+        let path = directory();
+        let inner = path.join("one/two");
+        drop(Scratch::open(&inner, 1 << 20).unwrap());
+        assert_eq!(std::fs::metadata(&inner).unwrap().mode() & 0o777, 0o700);
+        drop(Scratch::open(&inner, 1 << 20).unwrap());
+        std::fs::write(path.join("file"), "").unwrap();
+        let refused = |name: &str| Scratch::open(&path.join(name), 1 << 20).is_err();
+        assert!(refused("file") && refused("file/under"));
+        std::fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]
