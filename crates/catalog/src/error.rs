@@ -111,6 +111,12 @@ pub enum CatalogError {
     /// A number or option outside the allowed range.
     #[error("{what} cannot be {given}: {allowed}")]
     InvalidArgument { what: &'static str, given: u64, allowed: &'static str },
+    /// A server with blocks of another size than those of the cluster.
+    #[error(
+        "the server has blocks of {given} bytes, and the other servers of the cluster of \
+            {cluster}: start it with block_size {cluster}, or without the setting"
+    )]
+    BlockSizeDiffers { given: u64, cluster: u64 },
     /// Servers without a flush root cannot keep the data of expired prefixes.
     #[error(
         "cannot flush to '{path}': not every memory server has a flush_root; start each with one \

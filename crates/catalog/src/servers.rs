@@ -91,11 +91,8 @@ impl Catalog {
         self.check_kinds(new.kinds, &earlier)?;
         let others = self.pool.servers().count() - earlier.len();
         if others > 0 && new.block_size != self.block_size {
-            return Err(CatalogError::InvalidArgument {
-                what: "the block size",
-                given: new.block_size,
-                allowed: "it must equal that of the other servers of the cluster",
-            });
+            let (given, cluster) = (new.block_size, self.block_size);
+            return Err(CatalogError::BlockSizeDiffers { given, cluster });
         }
         self.lose_servers(&earlier, Loss::Reset, effects);
         self.announce_kinds(new.kinds);

@@ -9,7 +9,7 @@ pub fn status_of(error: &CatalogError) -> Status {
     match error {
         E::UnknownJob { .. } | E::UnknownJobName { .. } => Status::UnknownJob,
         E::InvalidName(_) | E::InvalidArgument { .. } => Status::InvalidArgument,
-        E::LastServer { .. } => Status::InvalidArgument,
+        E::LastServer { .. } | E::BlockSizeDiffers { .. } => Status::InvalidArgument,
         E::FlushUnavailable { .. } => Status::FlushUnavailable,
         E::PersistsNowhere => Status::InvalidArgument,
         E::JournalGoes { .. } => Status::Busy,

@@ -8,9 +8,10 @@ use crate::stop::{HeldCluster, in_background};
 use crate::wait::seconds;
 use crate::{machine, scale, size};
 use clap::Args;
+use honeycomb_client::{Client, ClientOptions};
 use honeycomb_controller::{Controller, ControllerOptions, StartError, StoreError};
 use honeycomb_env::Clock;
-use honeycomb_server::{Departure, MemoryServer, ReserveOptions, ServerOptions};
+use honeycomb_server::{Departure, MemoryServer, ReserveOptions, ServerOptions, check_addresses};
 use honeycomb_structures::Registry;
 use honeycomb_transfer::evacuation;
 use honeycomb_transport::unix::UnixDoor;
@@ -97,10 +98,11 @@ pub struct ControllerArgs {
 
 /// Starts a memory server and joins a controller.
 ///
-/// All servers of a cluster use the same block size, 128 MiB by default. The server runs until Ctrl-C or
-/// SIGTERM. The data in its blocks is then lost, unless the server is drained first: by `honeycomb drain`,
-/// or on SIGTERM with --drain-on-stop. CONTROLLER and TOKEN stand for the address and the token that
-/// `honeycomb controller` printed.
+/// All servers of a cluster use the same block size: by default that of the others, and 128 MiB for the
+/// first server of a `honeycomb controller`. The server runs until Ctrl-C or SIGTERM. The data in its
+/// blocks is then lost, unless the server is drained first: by `honeycomb drain`, or on SIGTERM with
+/// --drain-on-stop. CONTROLLER and TOKEN stand for the address and the token that `honeycomb controller`
+/// printed.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb server --controller $CONTROLLER --token $TOKEN --memory 1GiB
@@ -561,15 +563,17 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> CommandResult {
     };
     raise_descriptor_limit();
     let mut signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
-    let mut options = server_options(
-        &settings,
-        args.force,
-        listen,
-        controller,
-        token,
-        |_| BLOCK_SIZE_DEFAULT,
-        kinds,
-    )?;
+    let block_size = match settings.block_size() {
+        Some(size) => size,
+        None => {
+            check_addresses(listen, settings.advertise().as_deref(), controller)
+                .map_err(|e| Failure::invalid(e.to_string()))?;
+            block_size_of(controller, &token)?.unwrap_or(BLOCK_SIZE_DEFAULT)
+        }
+    };
+    let force = args.force;
+    let mut options =
+        server_options(&settings, force, listen, controller, token, |_| block_size, kinds)?;
     options.unix_dir = unix_dir(&settings);
     let server = start_server(&options)?;
     evacuation::follow(&server, &options);
@@ -595,6 +599,17 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> CommandResult {
         signals.forever().next();
     }
     Ok(())
+}
+
+/// The block size of a cluster; `None` if it has no servers. Waits for the controller.
+fn block_size_of(controller: SocketAddr, token: &[u8]) -> CommandResult<Option<u64>> {
+    let mut options = ClientOptions::new(controller.to_string(), token);
+    (options.timeout, options.unix) = (PATIENCE, false);
+    let status = Client::new(options).status().map_err(|e| {
+        let text = format!("the server could not join: {}", e.message);
+        Failure::new(e.status, text)
+    })?;
+    Ok(status.servers.first().map(|server| server.block_size))
 }
 
 /// Ends the wait for signals when the server has been drained, or when the controller refuses to drain it.

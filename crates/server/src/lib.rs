@@ -30,7 +30,7 @@ pub use below::{WrongTiers, check as check_tiers};
 pub use kept::{KeptBytes, KeptFault, VolumeParts};
 pub use links::{Departure, ValuesLeave};
 pub use lots::Lots;
-pub use server::{DiskOptions, MemoryServer, ReserveOptions, ServerOptions};
+pub use server::{DiskOptions, MemoryServer, ReserveOptions, ServerOptions, check_addresses};
 pub use shard::{
     BlockMessage, BlockOwner, CallerAccess, Effect, ExportWork, ExtentsWork, ImportWork,
     JournalBegin, JournalWork, JournalWrite, Lending, MoveKey, MoveWord, NewUse, Outbox, Owners,

@@ -396,8 +396,34 @@ fn reclaimer(memory: u64, reserve: ReserveOptions) -> io::Result<(Reclaimer, Rec
     Ok(Reclaimer::with_worker(kept, whole, pages))
 }
 
+/// Refuses, without any traffic, addresses at which clients could not reach a server.
+pub fn check_addresses(
+    listen: SocketAddr,
+    advertise: Option<&str>,
+    controller: SocketAddr,
+) -> io::Result<()> {
+    if listen.ip().is_unspecified() && advertise.is_none() {
+        return refuse(format!(
+            "{listen} means all addresses of this machine; set --advertise to the one that clients \
+             shall use"
+        ));
+    }
+    if advertise.is_none() && listen.ip().is_loopback() && is_elsewhere(controller) {
+        return refuse(format!(
+            "the server listens on {listen}, which clients of the controller at {controller} \
+             cannot reach from other machines; use {}, or set --advertise to the address for \
+             clients",
+            listen_instead(controller),
+        ));
+    }
+    Ok(())
+}
+
+fn refuse<T>(text: String) -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
 fn check(options: &ServerOptions) -> io::Result<Sizes> {
-    let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     let size = options.block_size;
     if !size.is_power_of_two() || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&size) {
         return refuse(format!(
@@ -405,23 +431,7 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
              {size}"
         ));
     }
-    if options.listen.ip().is_unspecified() && options.advertise.is_none() {
-        return refuse(format!(
-            "{} means all addresses of this machine; set --advertise to the one that clients shall \
-             use",
-            options.listen
-        ));
-    }
-    let controller = options.controller;
-    if options.advertise.is_none() && options.listen.ip().is_loopback() && is_elsewhere(controller)
-    {
-        return refuse(format!(
-            "the server listens on {}, which clients of the controller at {controller} cannot \
-             reach from other machines; use {}, or set --advertise to the address for clients",
-            options.listen,
-            listen_instead(controller),
-        ));
-    }
+    check_addresses(options.listen, options.advertise.as_deref(), options.controller)?;
     if options.shards == 0 || options.shards == u8::MAX {
         return refuse(format!("a server has 1 to 254 shards, not {}", options.shards));
     }

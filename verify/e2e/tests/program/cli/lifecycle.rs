@@ -58,9 +58,8 @@ fn server_on_loopback_is_refused_for_a_controller_elsewhere() {
     let home = Home::new();
     // An address for documentation: nothing is sent to it, because the settings are checked first.
     let server = ["server", "--controller", "192.0.2.1:7420", "--token", &"00".repeat(32)];
-    for more in [&[][..], &["--listen", "127.0.0.1:0"]] {
-        let ran = home
-            .run(&[&server[..], &["--memory", "64MiB", "--block-size", "64KiB"], more].concat());
+    for more in [&["--block-size", "64KiB"][..], &["--listen", "127.0.0.1:0"]] {
+        let ran = home.run(&[&server[..], &["--memory", "64MiB"], more].concat());
         assert_eq!(ran.code, 2, "{}", ran.err);
         assert!(ran.err.contains("192.0.2.1:7420 cannot reach"), "{}", ran.err);
         assert!(ran.err.contains("--listen") && ran.err.contains("--advertise"), "{}", ran.err);
@@ -112,6 +111,28 @@ fn controller_and_server_take_their_settings_from_the_environment() {
     );
     end(server);
     end(controller);
+}
+
+#[test]
+fn server_takes_the_block_size_of_its_cluster() {
+    let home = Home::new();
+    let (controller, told) =
+        running(home.command(&["controller", "--json", "--listen", "127.0.0.1:0"]));
+    let (address, token) = (told["address"].as_str().unwrap(), told["token"].as_str().unwrap());
+    let join = ["server", "--json", "--shards", "1", "--controller", address, "--token", token];
+    let serve = |more: &[&str]| home.command(&[&join[..], more].concat());
+    let sizes = || -> Vec<u64> {
+        let status = home.json(&["status", "--address", address, "--token", token]);
+        let servers = status["servers"].as_array().unwrap().iter();
+        servers.map(|server| server["block_size"].as_u64().unwrap()).collect()
+    };
+    let first = running(serve(&["--memory", "64MiB", "--block-size", "256KiB"])).0;
+    let second = running(serve(&["--memory", "64MiB"])).0;
+    assert_eq!(sizes(), [256 << 10; 2]);
+    let other = home.run(&[&join[..], &["--memory", "64MiB", "--block-size", "1MiB"]].concat());
+    assert_eq!(other.error()["status"], "InvalidArgument", "{}", other.err);
+    assert!(other.err.contains("start it with block_size 262144"), "{}", other.err);
+    [first, second, controller].map(end);
 }
 
 #[test]
