@@ -132,7 +132,7 @@ fn server_takes_the_block_size_of_its_cluster() {
     let other = home.run(&[&join[..], &["--memory", "64MiB", "--block-size", "1MiB"]].concat());
     assert_eq!(other.error()["status"], "InvalidArgument", "{}", other.err);
     assert!(other.err.contains("start it with block_size 262144"), "{}", other.err);
-    [first, second, controller].map(end);
+    [first, second, controller].into_iter().for_each(end);
 }
 
 #[test]
