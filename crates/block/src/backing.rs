@@ -3,7 +3,7 @@
 
 use crate::reclaim::{Reclaimer, Tenant, Trim, Used};
 use crate::shared::Shared;
-use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
+use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use rustix::param::page_size;
 use std::fmt;
 use std::io;
@@ -95,7 +95,7 @@ pub struct Backing {
     frozen: bool,
     /// Whether any byte was opened for writing since `taken_as_read`.
     changed: bool,
-    /// The offset from which on a chunk of the reserve may be installed, before the first write.
+    /// The offset of the first chunk that no write has reached: memory of the reserve may replace it.
     chunks_from: usize,
     pins: Vec<(Range<usize>, Weak<()>)>,
 }
@@ -146,7 +146,7 @@ impl Backing {
         let raw: MmapRaw = options.map_anon()?.into();
         if length >= HUGE_FROM {
             // Only a hint: without huge pages the block works too, with more page faults.
-            let _ = raw.advise(Advice::HugePage);
+            let _ = raw.advise(memmap2::Advice::HugePage);
         }
         Ok(raw)
     }
@@ -306,8 +306,7 @@ impl Backing {
         unsafe { std::slice::from_raw_parts_mut(self.mapping.ptr().add(range.start), range.len()) }
     }
 
-    /// Takes memory from the reserve for chunks that nobody has written, before a range is written
-    /// that reaches them.
+    /// Replaces unwritten chunks by memory of the reserve, before a write to this range reaches them.
     #[cold]
     fn install_chunks(&mut self, range: &Range<usize>) {
         let Some(size) = self.mapping.reclaimer.chunk_bytes() else { return };

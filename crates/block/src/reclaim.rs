@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// whole ticks: 60 to 75 ms after it was freed.
 const TICK: Duration = Duration::from_millis(15);
 const KEPT_TICKS: u64 = 4;
-/// The reserve has at most one chunk for this many that blocks have asked for, so that it stays small
-/// beside their content.
+/// A gradual reserve has at most one chunk for this many that blocks have asked for, so that it stays
+/// small beside their content.
 const RESERVE_OF_GROWN: usize = 32;
 /// How long no block grows and no memory is freed before the worker returns free memory of the heap
 /// as well.
@@ -75,8 +75,9 @@ struct FreedMemoryPool {
     /// How often blocks have asked for a chunk since the reserve was returned: it is refilled while
     /// they ask, and grows with their number.
     asked: usize,
-    /// The reserve, and what is to be returned of it.
+    /// The chunks of the reserve.
     touched: Vec<Chunk>,
+    /// Chunks to be returned to the system.
     returning: Vec<Chunk>,
     tick: u64,
     ended: bool,
@@ -180,8 +181,12 @@ impl FreedMemoryPool {
         if !due.is_empty() || !returning.is_empty() || !trims.is_empty() {
             return Some(Work::Return { due, trims, returning });
         }
-        let PageReserve { chunks, chunk, .. } = common.reserve?;
-        let most = self.asked.div_ceil(RESERVE_OF_GROWN).min(chunks);
+        let PageReserve { chunks, chunk, is_gradual, .. } = common.reserve?;
+        let most = match (self.asked, is_gradual) {
+            (0, _) => 0,
+            (asked, true) => asked.div_ceil(RESERVE_OF_GROWN).min(chunks),
+            (_, false) => chunks,
+        };
         let wanted = !self.ended && self.touched.len() < most;
         let with_it = common.reserved(self.touched.len() + 1);
         let has_room = self.mapped + self.bytes + with_it <= common.whole;
@@ -194,10 +199,10 @@ impl FreedMemoryPool {
         self.expire(common);
     }
 
-    /// Plans the return of the reserve; returns whether it was in use.
-    fn return_reserve(&mut self) -> bool {
+    /// Plans the return of the reserve.
+    fn return_reserve(&mut self) {
         self.returning.append(&mut self.touched);
-        std::mem::take(&mut self.asked) > 0
+        self.asked = 0;
     }
 
     /// Whether memory waits for the worker.
@@ -240,22 +245,24 @@ impl Reclaimer {
         Some(self.0.as_deref()?.0.reserve?.chunk)
     }
 
-    /// Replaces a chunk's length of untouched pages from `at` on by resident ones of the reserve, if
-    /// it has any. Returns whether it had.
+    /// Replaces a chunk's length of untouched pages from `at` on by resident ones, if the reserve has
+    /// any.
     ///
     /// # Safety
     ///
     /// The pages are of one anonymous mapping that the caller owns, and nothing relies on their
     /// content.
-    pub(crate) unsafe fn install(&self, at: *mut u8) -> bool {
-        let Some(Handle(common)) = self.0.as_deref() else { return false };
+    pub(crate) unsafe fn install(&self, at: *mut u8) {
+        let Some(Handle(common)) = self.0.as_deref() else { return };
         let mut state = common.lock();
         let chunk = state.touched.pop();
         state.asked += 1;
         common.changed.notify_one();
         drop(state);
-        // Guaranteed by the caller.
-        chunk.is_some_and(|chunk| unsafe { chunk.install(at) }.is_ok())
+        if let Some(chunk) = chunk {
+            // Guaranteed by the caller. After an error, the block touches its own pages.
+            let _ = unsafe { chunk.install(at) };
+        }
     }
 
     /// Registers unpinned parts of a mapping whose rest is pinned: they are reclaimed first, if the
@@ -316,6 +323,11 @@ impl Reclaimer {
         self.0.as_deref().map_or(0, |handle| handle.0.lock().bytes)
     }
 
+    /// Whether the reserve is in use.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.0.as_deref().is_some_and(|Handle(common)| common.lock().asked > 0)
+    }
+
     /// Number of resident bytes of the reserve.
     pub(crate) fn reserves(&self) -> usize {
         self.0.as_deref().map_or(0, |Handle(common)| common.reserved(common.lock().touched.len()))
@@ -332,20 +344,27 @@ impl ReclaimWorker {
         // The end of the tick, while cached memory ages. Due mappings may wake the worker earlier,
         // any number of times.
         let mut end = None;
-        // Whether memory came or went since all of it was returned.
+        // The number of requests for chunks, and the time at which it was last seen to change.
+        let (mut asked, mut grown) = (0, Instant::now());
+        // Whether memory was freed or touched since the heap was trimmed.
         let mut busy = false;
         loop {
+            let now = Instant::now();
             let ages = !state.kept.is_empty() || !state.trims.is_empty();
-            let left = ages.then(|| {
-                let now = Instant::now();
-                end.get_or_insert(now + TICK).saturating_duration_since(now)
-            });
-            if left.is_none_or(|left| left.is_zero()) {
+            let tick = ages.then(|| *end.get_or_insert(now + TICK));
+            if tick.is_none_or(|tick| tick <= now) {
                 end = None;
             }
-            if left == Some(Duration::ZERO) {
+            if tick.is_some_and(|tick| tick <= now) {
                 state.tick += 1;
                 state.expire(&common);
+            }
+            if state.asked != asked {
+                (asked, grown) = (state.asked, now);
+            }
+            let idle = common.reserve.filter(|_| asked > 0).map(|reserve| grown + reserve.idle);
+            if idle.is_some_and(|idle| idle <= now) {
+                state.return_reserve();
             }
             let work = state.next_work(&common);
             busy |= ages || work.is_some();
@@ -364,16 +383,15 @@ impl ReclaimWorker {
             if state.ended {
                 return;
             }
-            if left.is_none() && !busy {
+            let next = tick.into_iter().chain(idle).min();
+            let Some(until) = next.or(busy.then_some(now + QUIET)) else {
                 state = common.changed.wait(state).unwrap_or_else(|e| e.into_inner());
                 continue;
-            }
-            let idle = common.reserve.filter(|_| state.asked > 0).map(|reserve| reserve.idle);
-            let pause = left.or(idle).unwrap_or(QUIET);
-            let waited = common.changed.wait_timeout(state, pause);
+            };
+            let waited = common.changed.wait_timeout(state, until.saturating_duration_since(now));
             let (woken, waited) = waited.unwrap_or_else(|e| e.into_inner());
             state = woken;
-            if left.is_none() && waited.timed_out() && !state.return_reserve() {
+            if next.is_none() && waited.timed_out() {
                 busy = false;
                 drop(state);
                 trim_heap();

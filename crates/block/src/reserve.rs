@@ -32,8 +32,10 @@ pub struct PageReserve {
     pub(crate) chunks: usize,
     /// Bytes of a chunk, a power of two.
     pub(crate) chunk: usize,
-    /// How long it is kept without growth.
+    /// The time without growth after which it is returned.
     pub(crate) idle: Duration,
+    /// Whether it grows with the memory that blocks take, and not at once.
+    pub(crate) is_gradual: bool,
 }
 
 impl PageReserve {
@@ -49,7 +51,12 @@ impl PageReserve {
         let (from, to) = (Chunk::touched(page_size())?, Chunk::touched(page_size())?);
         // SAFETY: nothing refers to the pages of either chunk.
         unsafe { from.install(to.at) }?;
-        Ok(Some(PageReserve { chunks: bytes / chunk, chunk, idle }))
+        Ok(Some(PageReserve { chunks: bytes / chunk, chunk, idle, is_gradual: false }))
+    }
+
+    /// The same reserve, which stays small beside the memory that blocks took since they began to grow.
+    pub fn gradual(self) -> PageReserve {
+        PageReserve { is_gradual: true, ..self }
     }
 }
 
@@ -215,7 +222,7 @@ mod tests {
         let running = std::thread::spawn(move || worker.run());
         let mut b = Backing::map(16 << 20, &reclaimer).unwrap();
         b.slice_mut(0..3 << 20).fill(7);
-        while reclaimer.reserves() < 2 << 20 {
+        while reclaimer.reserves() < 8 << 20 {
             std::thread::yield_now();
         }
         let pin = b.pin((7 << 20)..(7 << 20) + 10);
@@ -248,6 +255,49 @@ mod tests {
         let full = Backing::map(4 << 20, &reclaimer).unwrap();
         assert_eq!(reclaimer.reserves(), 0);
         drop((b, full, reclaimer));
+        running.join().unwrap();
+    }
+
+    #[test]
+    fn a_gradual_reserve_is_a_small_part_of_the_memory_that_blocks_took() {
+        let reserve = PageReserve::new(64 << 20, 1 << 30, Duration::from_secs(3600)).unwrap();
+        let gradual = reserve.map(PageReserve::gradual);
+        let (reclaimer, worker) = Reclaimer::with_worker(0, 1 << 30, gradual);
+        let running = std::thread::spawn(move || worker.run());
+        let mut b = Backing::map(128 << 20, &reclaimer).unwrap();
+        b.slice_mut(0..64 << 20);
+        while reclaimer.reserves() < 2 << 20 {
+            std::thread::yield_now();
+        }
+        assert_eq!(reclaimer.reserves(), 2 << 20, "32 chunks were asked for");
+        b.slice_mut(64 << 20..68 << 20);
+        while reclaimer.reserves() < 4 << 20 {
+            std::thread::yield_now();
+        }
+        drop((b, reclaimer));
+        running.join().unwrap();
+    }
+
+    /// The reserve is returned without growth, although memory is freed all the time.
+    #[test]
+    fn an_idle_reserve_is_returned_while_other_memory_is_freed() {
+        let idle = Duration::from_millis(1);
+        let reserve = PageReserve::new(8 << 20, 1 << 30, idle).unwrap();
+        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, 1 << 30, reserve);
+        let running = std::thread::spawn(move || worker.run());
+        let mut b = Backing::map(16 << 20, &reclaimer).unwrap();
+        b.slice_mut(0..4 << 20);
+        let free_some = || {
+            let mut small = Backing::map_for(Tenant(1), true, 65536, &reclaimer).unwrap();
+            small.slice_mut(0..65536).fill(1);
+        };
+        free_some();
+        let turns = (0..10_000_000).take_while(|_| {
+            free_some();
+            reclaimer.reserves() > 0 || reclaimer.is_asked()
+        });
+        assert!(turns.count() < 10_000_000, "it is kept for ever");
+        drop((b, reclaimer));
         running.join().unwrap();
     }
 

@@ -214,8 +214,8 @@ pub const TABLE: [Setting; 34] = [
         default: None,
         otherwise: "1/64 of the memory, at most 128MiB",
         of: "`start`, `server`",
-        help: "Memory that a server touches ahead while data grows, so that writes do not wait for \
-               new memory; 0 touches none",
+        help: "Memory that a server touches ahead as soon as data grows, so that writes do not \
+               wait for new memory; 0 touches none",
     },
     Setting {
         name: "page_reserve_idle",

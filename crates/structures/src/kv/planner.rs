@@ -351,25 +351,56 @@ impl MovePlanner {
 mod tests {
     use super::*;
 
-    /// The ranges of a store that is filled evenly have equal sizes, however often they were halved.
+    const SIZE: usize = 32 << 20;
+
+    /// The content of a store at each split of a block in two equal halves, in blocks, while the store is
+    /// filled evenly.
+    fn splits(marks: Marks, most: f64) -> Vec<f64> {
+        let mark = |start: u64, halvings: u32| {
+            let end = start + (u64::MAX >> halvings);
+            split_mark(marks, SIZE, &Ownership::new(start, end)) as f64 / SIZE as f64
+        };
+        // Blocks by the content of the store at which they split.
+        let mut blocks = vec![(mark(0, 0), 0, 0)];
+        let mut splits = Vec::new();
+        while let Some((at, start, halvings)) = blocks.pop().filter(|(at, ..)| *at < most) {
+            splits.push(at);
+            let half = mark(start, halvings) / 2.0;
+            for start in [start, start + (1 << (u64::BITS - 1 - halvings))] {
+                let lacks = (mark(start, halvings + 1) - half) * f64::from(2 << halvings);
+                blocks.push((at + lacks, start, halvings + 1));
+            }
+            blocks.sort_by(|a, b| b.0.total_cmp(&a.0));
+        }
+        splits
+    }
+
     #[test]
-    fn blocks_of_one_store_split_at_marks_of_their_own() {
-        const SIZE: usize = 32 << 20;
+    fn splits_of_an_evenly_filled_store_are_spread() {
+        let marks = Marks::default();
+        let high = marks.split_at(SIZE) as f64 / SIZE as f64;
+        let splits = splits(marks, high * 512.0);
+        for doubling in 3..9 {
+            let sixteenth = |at: f64| ((at / high).log2() - f64::from(doubling)) * 16.0;
+            let mut counts = [0; 16];
+            let of_this =
+                splits.iter().map(|at| sixteenth(*at)).filter(|n| (0.0..16.0).contains(n));
+            of_this.for_each(|n| counts[n as usize] += 1);
+            let (most, all) =
+                (counts.iter().max().copied().unwrap_or(0), counts.iter().sum::<usize>());
+            assert!(all >= 1 << (doubling - 1), "{all} splits in doubling {doubling}");
+            assert!(most * 5 <= all * 2, "doubling {doubling}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn mark_is_at_most_an_eighth_below_the_high_mark_and_equal_to_it_for_a_whole_store() {
         let marks = Marks::default();
         let high = marks.split_at(SIZE);
         assert_eq!(split_mark(marks, SIZE, &Ownership::new(0, u64::MAX)), high);
-        for halvings in 3..12 {
-            let (count, width) = (1usize << halvings, u64::MAX >> halvings);
-            let start = |n: usize| (n as u64) << (u64::BITS - halvings);
-            let ranges = (0..count).map(|n| Ownership::new(start(n), start(n) + width));
-            let mut slices = [0; 8];
-            for range in ranges {
-                let mark = split_mark(marks, SIZE, &range);
-                assert!(mark <= high && mark > high - high / SPREAD_FRACTION, "{mark} of {SIZE}");
-                slices[((high - mark) * 8 / (high / SPREAD_FRACTION)).min(7)] += 1;
-            }
-            let most = slices.iter().max().expect("there are slices");
-            assert!(most * 8 <= 2 * count, "{halvings} halvings: {slices:?} split at one time");
+        for start in (0..64).map(|bit| 1u64 << bit) {
+            let mark = split_mark(marks, SIZE, &Ownership::new(start, u64::MAX));
+            assert!(high - high / SPREAD_FRACTION < mark && mark <= high, "{mark} of {SIZE}");
         }
     }
 }
