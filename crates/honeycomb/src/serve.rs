@@ -129,7 +129,7 @@ fn server_options(
     listen: SocketAddr,
     controller: SocketAddr,
     token: Vec<u8>,
-    block_size: impl FnOnce(u64) -> u64,
+    block_size: impl FnOnce(u64) -> CommandResult<u64>,
     kinds: &Arc<Registry>,
 ) -> CommandResult<ServerOptions> {
     let memory = match settings.memory() {
@@ -137,7 +137,7 @@ fn server_options(
         Some(memory) => within_machine(memory)?,
         None => machine::memory()? / 2,
     };
-    let block_size = settings.block_size().unwrap_or_else(|| block_size(memory));
+    let block_size = settings.block_size().map_or_else(|| block_size(memory), Ok)?;
     // All cores, but at most one core per block.
     let shards = settings.shards().unwrap_or_else(|| {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get().min(64));
@@ -252,8 +252,9 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> CommandResult {
     let lock = if args.embedded { None } else { Some(only_cluster(&path)?) };
     let signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let data = SocketAddr::new(listen.ip(), 0);
+    let fitting = |memory| Ok(fitting_block_size(memory));
     // Errors in the settings are reported before any socket listens.
-    server_options(&settings, args.force, data, listen, Vec::new(), fitting_block_size, kinds)?;
+    server_options(&settings, args.force, data, listen, Vec::new(), fitting, kinds)?;
     // An embedded cluster ends with its parent process and is never restarted.
     let data_dir = settings.data_dir().filter(|_| !args.embedded);
     let unix_dir = unix_dir(&settings);
@@ -261,8 +262,7 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> CommandResult {
     let controller = start_controller(listen, &settings, data_dir, unix_dir.clone())?;
     let near = reachable(controller.address());
     let token = controller.token().to_vec();
-    let mut options =
-        server_options(&settings, args.force, data, near, token, fitting_block_size, kinds)?;
+    let mut options = server_options(&settings, args.force, data, near, token, fitting, kinds)?;
     options.unix_dir = unix_dir;
     if args.embedded {
         options.advertise = None;
@@ -563,17 +563,12 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> CommandResult {
     };
     raise_descriptor_limit();
     let mut signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
-    let block_size = match settings.block_size() {
-        Some(size) => size,
-        None => {
-            check_addresses(listen, settings.advertise().as_deref(), controller)
-                .map_err(|e| Failure::invalid(e.to_string()))?;
-            block_size_of(controller, &token)?.unwrap_or(BLOCK_SIZE_DEFAULT)
-        }
-    };
-    let force = args.force;
+    check_addresses(listen, settings.advertise().as_deref(), controller)
+        .map_err(|e| Failure::invalid(e.to_string()))?;
+    let (force, asked) = (args.force, token.clone());
+    let block_size = |_| block_size_of(controller, &asked);
     let mut options =
-        server_options(&settings, force, listen, controller, token, |_| block_size, kinds)?;
+        server_options(&settings, force, listen, controller, token, block_size, kinds)?;
     options.unix_dir = unix_dir(&settings);
     let server = start_server(&options)?;
     evacuation::follow(&server, &options);
@@ -601,15 +596,15 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> CommandResult {
     Ok(())
 }
 
-/// The block size of a cluster; `None` if it has no servers. Waits for the controller.
-fn block_size_of(controller: SocketAddr, token: &[u8]) -> CommandResult<Option<u64>> {
+/// The block size of a cluster, or the default if it has no servers. Waits for the controller.
+fn block_size_of(controller: SocketAddr, token: &[u8]) -> CommandResult<u64> {
     let mut options = ClientOptions::new(controller.to_string(), token);
     (options.timeout, options.unix) = (PATIENCE, false);
     let status = Client::new(options).status().map_err(|e| {
         let text = format!("the server could not join: {}", e.message);
         Failure::new(e.status, text)
     })?;
-    Ok(status.servers.first().map(|server| server.block_size))
+    Ok(status.servers.first().map_or(BLOCK_SIZE_DEFAULT, |server| server.block_size))
 }
 
 /// Ends the wait for signals when the server has been drained, or when the controller refuses to drain it.

@@ -126,6 +126,13 @@ pub(crate) struct UsageCounters {
     pub cpu: Duration,
 }
 
+/// Why a server has not joined a controller shard.
+pub(crate) struct Hindrance {
+    pub text: String,
+    /// Whether every later attempt fails, too.
+    pub is_final: bool,
+}
+
 /// The link to one controller shard.
 pub(crate) struct Link {
     controller: u16,
@@ -138,7 +145,7 @@ pub(crate) struct Link {
     /// Counts connections: a request on an earlier one is not answered on this one.
     links: u64,
     /// Why it has not joined, since the last call of `take_hindrance`.
-    hindrance: Option<String>,
+    hindrance: Option<Hindrance>,
     conn: Option<ConnId>,
     /// The number under which the shards hold their blocks.
     server: Option<ServerId>,
@@ -239,7 +246,7 @@ impl Link {
     }
 
     /// The last obstacle to joining; returned once.
-    pub(crate) fn take_hindrance(&mut self) -> Option<String> {
+    pub(crate) fn take_hindrance(&mut self) -> Option<Hindrance> {
         self.hindrance.take()
     }
 
@@ -273,7 +280,7 @@ impl Link {
             Err(e) => {
                 let text =
                     format!("cannot reach the controller at {}: {e}", self.identity.controller);
-                self.hindrance = Some(text);
+                self.hindrance = Some(Hindrance { text, is_final: false });
             }
         }
     }
@@ -418,8 +425,12 @@ impl Link {
     }
 
     /// Ends a connection over which the server cannot join; a later attempt may succeed.
-    fn give_up(&mut self, net: &mut Net, why: String) {
-        self.hindrance = Some(why);
+    fn give_up(&mut self, net: &mut Net, text: String) {
+        self.hinder(net, Hindrance { text, is_final: false });
+    }
+
+    fn hinder(&mut self, net: &mut Net, hindrance: Hindrance) {
+        self.hindrance = Some(hindrance);
         if let Some(conn) = self.conn {
             net.close(conn);
         }
@@ -452,8 +463,8 @@ impl Link {
                 }
             }
             PendingRequest::Hello | PendingRequest::Join => {
-                let text = String::from_utf8_lossy(args).into_owned();
-                self.give_up(net, format!("{}: {text}", header.status.name()));
+                let text = format!("{}: {}", header.status.name(), String::from_utf8_lossy(args));
+                self.hinder(net, Hindrance { text, is_final: is_refusal(header.status) });
             }
             PendingRequest::Report { sent } if header.status == Status::Ok => {
                 // Half the round trip is a bound on the error; only the order of magnitude of a lease
@@ -589,6 +600,11 @@ impl Link {
         }
         self.resend_at.map_or(self.next_report, |due| due.min(self.next_report))
     }
+}
+
+/// Whether a server that was refused with this status cannot join later with the same options.
+fn is_refusal(status: Status) -> bool {
+    matches!(status, Status::InvalidArgument | Status::Unauthenticated | Status::PermissionDenied)
 }
 
 /// Whether a request may succeed later although it was refused with this status.

@@ -5,7 +5,7 @@
 //! own link. The first shard reports the number of shards.
 
 use crate::flush::Flusher;
-use crate::link::{Identity, Link, UsageCounters};
+use crate::link::{Hindrance, Identity, Link, UsageCounters};
 use crate::lots::Lots;
 use crate::notes::{LinkNote, Note};
 use crate::shard::Effect;
@@ -57,7 +57,7 @@ pub(crate) struct LinkService {
     added: u64,
     lots: Lots,
     /// Receives one message when the server has joined all controller shards, and before that the obstacles.
-    joined: Option<Sender<Result<ServerId, String>>>,
+    joined: Option<Sender<Result<ServerId, Hindrance>>>,
     /// Channels that are not read in a process that runs more than this server.
     channels: ProcessChannels,
     stopped: bool,
@@ -69,7 +69,7 @@ impl LinkService {
         clock: Clock,
         shards: Vec<Mailbox<Note>>,
         flusher: Flusher,
-        joined: Sender<Result<ServerId, String>>,
+        joined: Sender<Result<ServerId, Hindrance>>,
         channels: ProcessChannels,
     ) -> LinkService {
         let lots = Lots::new(shards.len(), identity.blocks_per_shard);
@@ -142,8 +142,8 @@ impl LinkService {
     fn tell_joined(&mut self) {
         let Some(joined) = &self.joined else { return };
         for link in &mut self.links {
-            if let Some(why) = link.take_hindrance() {
-                let _ = joined.send(Err(why));
+            if let Some(hindrance) = link.take_hindrance() {
+                let _ = joined.send(Err(hindrance));
             }
         }
         let wanted = self.links[0].controllers() as usize;

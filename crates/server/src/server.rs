@@ -4,7 +4,7 @@ use crate::below;
 use crate::conn::{Helpers, ShardService};
 use crate::flush::Flusher;
 use crate::lend::Lender;
-use crate::link::Identity;
+use crate::link::{Hindrance, Identity};
 use crate::links::{Departure, LinkService, ProcessChannels, ValuesLeave};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
@@ -71,10 +71,12 @@ pub struct ServerOptions {
 /// Memory that a server touches on a thread of its own before a growing block needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct ReserveOptions {
-    /// Most bytes; `None` for 1/64 of the server's memory and at most 128 MiB. Together with blocks and
-    /// freed memory it never exceeds the server's memory and 1/64 more (INV-32). 0 for no reserve.
+    /// Most bytes, which are touched as soon as a block grows; 0 for no reserve, or at least one chunk of
+    /// 2 MiB (1/16,384 of a memory above 32 GiB). `None` for 1/64 of the server's memory and at most
+    /// 128 MiB, and at most 1/32 of the memory that blocks took since they began to grow. Together with
+    /// blocks and freed memory it never exceeds the server's memory and 1/64 more (INV-32).
     pub bytes: Option<u64>,
-    /// How long it is kept while no block grows.
+    /// The time without growth after which it is returned to the system.
     pub idle: Duration,
 }
 
@@ -326,7 +328,7 @@ impl Drop for MemoryServer {
 
 fn await_join(
     clock: Clock,
-    joins: &Receiver<Result<ServerId, String>>,
+    joins: &Receiver<Result<ServerId, Hindrance>>,
     patience: Duration,
 ) -> io::Result<ServerId> {
     let until = clock.now() + patience;
@@ -334,7 +336,10 @@ fn await_join(
     loop {
         match joins.recv_timeout(until.since(clock.now())) {
             Ok(Ok(server)) => return Ok(server),
-            Ok(Err(text)) => last = text,
+            Ok(Err(hindrance)) if hindrance.is_final => {
+                return refuse(format!("the server could not join: {}", hindrance.text));
+            }
+            Ok(Err(hindrance)) => last = hindrance.text,
             Err(_) => return Err(io::Error::other(format!("the server could not join: {last}"))),
         }
     }
@@ -385,14 +390,28 @@ fn reclaimer(memory: u64, reserve: ReserveOptions) -> io::Result<(Reclaimer, Rec
     let whole = (memory + memory / FREED_BEYOND_FRACTION) as usize;
     let usual = PAGE_RESERVE_MAX.min(memory / PAGE_RESERVE_FRACTION);
     let bytes = reserve.bytes.unwrap_or(usual) as usize;
-    let pages = PageReserve::new(bytes, whole, reserve.idle).or_else(|e| {
-        let why = format!("this system cannot move touched pages: {e}");
-        if reserve.bytes.is_some() {
-            return Err(io::Error::new(e.kind(), format!("{why}; set page_reserve to 0")));
+    let pages = PageReserve::new(bytes, whole, reserve.idle);
+    let pages = match (pages, reserve.bytes) {
+        (Ok(None), Some(1..)) => {
+            return refuse(format!(
+                "a page reserve of {bytes} bytes is less than one chunk, 2 MiB or 1/16384 of the \
+                 memory; make it larger, or 0"
+            ));
         }
-        eprintln!("honeycomb: no page reserve, so that growing data waits for new memory: {why}");
-        Ok(None)
-    })?;
+        (Ok(pages), Some(_)) => pages,
+        (Ok(pages), None) => pages.map(PageReserve::gradual),
+        (Err(e), Some(_)) => {
+            let why = format!("this system cannot move touched pages: {e}; set page_reserve to 0");
+            return Err(io::Error::new(e.kind(), why));
+        }
+        (Err(e), None) => {
+            eprintln!(
+                "honeycomb: no page reserve, so growing data waits for new memory: this system \
+                 cannot move touched pages: {e}"
+            );
+            None
+        }
+    };
     Ok(Reclaimer::with_worker(kept, whole, pages))
 }
 

@@ -198,17 +198,12 @@ impl Cluster {
         let options = |kinds| ServerOptions {
             listen,
             advertise: advertise.clone(),
-            controller: controller.address(),
-            token: controller.token().to_vec(),
-            memory,
             disks: disks.clone(),
-            block_size,
-            shards: 2,
             spin,
-            page_reserve: Default::default(),
             flush_root: flush_root.clone(),
             unix_dir: unix_dir.clone(),
             kinds,
+            ..server_options(controller.address(), controller.token(), memory, block_size)
         };
         let servers = kinds.into_iter().map(|k| start_server(&options(k))).collect();
         Cluster { servers, controller }

@@ -1,6 +1,6 @@
 //! A connection that says whatever a test wants, without a client in between.
 
-use super::{Cluster, PATIENCE};
+use super::{Cluster, PATIENCE, server_options};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::Entropy;
 use honeycomb_server::{MemoryServer, ServerOptions};
@@ -233,21 +233,8 @@ pub fn keyed_cluster_with(
         shards: 1,
     };
     let controller = Controller::start(&options).unwrap();
-    let options = ServerOptions {
-        listen,
-        advertise: None,
-        controller: controller.address(),
-        token: controller.token().to_vec(),
-        memory,
-        disks: Vec::new(),
-        block_size,
-        shards: 2,
-        spin,
-        page_reserve: Default::default(),
-        flush_root: None,
-        unix_dir: None,
-        kinds,
-    };
+    let options = server_options(controller.address(), controller.token(), memory, block_size);
+    let options = ServerOptions { listen, spin, kinds, ..options };
     let servers = vec![MemoryServer::start(&options, PATIENCE).unwrap()];
     (Cluster { servers, controller }, RootKey(root))
 }

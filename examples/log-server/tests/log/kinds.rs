@@ -2,7 +2,7 @@
 
 use super::{append, at, create, scan, with_log};
 use honeycomb_client::{Any, Ask, CustomOptions};
-use honeycomb_e2e::{Cluster, KIB, eventually, kv, prefix, status};
+use honeycomb_e2e::{Cluster, KIB, eventually, kv, prefix, server_options, status};
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_structures::{
     Answer, Backing, Kind, KindSpec, Opening, Operation, OperationSpec, Ops, Outcome, Registry,
@@ -56,21 +56,9 @@ impl Ops for WhereBlock {
 }
 
 fn join(cluster: &Cluster, kinds: Registry) -> std::io::Result<MemoryServer> {
-    let options = ServerOptions {
-        listen: ([127, 0, 0, 1], 0).into(),
-        advertise: None,
-        controller: cluster.controller.address(),
-        token: cluster.controller.token().to_vec(),
-        memory: 8192 * KIB,
-        disks: Vec::new(),
-        block_size: 64 * KIB,
-        shards: 1,
-        spin: Duration::ZERO,
-        page_reserve: Default::default(),
-        flush_root: None,
-        unix_dir: None,
-        kinds: Arc::new(kinds),
-    };
+    let (address, token) = (cluster.controller.address(), cluster.controller.token());
+    let options = server_options(address, token, 8192 * KIB, 64 * KIB);
+    let options = ServerOptions { shards: 1, kinds: Arc::new(kinds), ..options };
     MemoryServer::start(&options, Duration::from_secs(1))
 }
 

@@ -3,7 +3,7 @@
 use super::{append, at, cluster, create, scan, stats, trim, with_log};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_e2e::raw::{ANY_SHARD, Raw, data_header, first_block, frame, hello_args};
-use honeycomb_e2e::{Cluster, KIB, eventually};
+use honeycomb_e2e::{Cluster, KIB, eventually, server_options};
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_types::{LaneId, PrefixId, Sequence};
 use honeycomb_wire::messages::{OpenStructureReply, ReopenStructureRequest};
@@ -138,19 +138,10 @@ fn the_client_recovers_lost_answers_at_every_turn() {
     let controller = Controller::start(&options).unwrap();
     let relay = Relay::start();
     let options = ServerOptions {
-        listen,
         advertise: Some(relay.address.to_string()),
-        controller: controller.address(),
-        token: controller.token().to_vec(),
-        memory: 4096 * KIB,
-        disks: Vec::new(),
-        block_size: 64 * KIB,
         shards: 1,
-        spin: Duration::ZERO,
-        page_reserve: Default::default(),
-        flush_root: None,
-        unix_dir: None,
         kinds: with_log(),
+        ..server_options(controller.address(), controller.token(), 4096 * KIB, 64 * KIB)
     };
     let server = MemoryServer::start(&options, Duration::from_secs(20)).unwrap();
     relay.target.set(server.address()).unwrap();

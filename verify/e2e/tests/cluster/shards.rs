@@ -2,14 +2,13 @@
 
 use honeycomb_client::{Client, ClientOptions, JobOptions, JobTicket, Kv, Quota, QuotaOf};
 use honeycomb_controller::{Controller, ControllerOptions, StartError};
-use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, kv, prefix, status};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, kv, prefix, server_options, status};
 use honeycomb_env::Entropy;
-use honeycomb_server::{MemoryServer, ServerOptions};
+use honeycomb_server::MemoryServer;
 use honeycomb_types::{JobId, Marks, PrefixId};
 use honeycomb_wire::Status;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Clients of one job on each of two shards, in the order of the shards.
@@ -195,21 +194,8 @@ fn shards_come_back_with_their_jobs() {
     };
     let controller = Controller::start(&options).unwrap();
     options.listen = controller.address();
-    let server = ServerOptions {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        advertise: None,
-        controller: controller.address(),
-        token: controller.token().to_vec(),
-        memory: 4 * 1024 * KIB,
-        disks: Vec::new(),
-        block_size: 64 * KIB,
-        shards: 2,
-        spin: Duration::ZERO,
-        page_reserve: Default::default(),
-        flush_root: None,
-        unix_dir: None,
-        kinds: Arc::default(),
-    };
+    let (address, token) = (controller.address(), controller.token());
+    let server = server_options(address, token, 4 * 1024 * KIB, 64 * KIB);
     let server = MemoryServer::start(&server, Duration::from_secs(20)).unwrap();
     let mut cluster = Cluster { servers: vec![server], controller };
     let jobs = one_on_each(&cluster);

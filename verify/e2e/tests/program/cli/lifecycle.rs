@@ -74,6 +74,13 @@ fn running(mut command: Command) -> (Child, Value) {
     (child, serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}")))
 }
 
+/// A controller, its address and its token.
+fn controller(home: &Home) -> (Child, String, String) {
+    let (child, told) = running(home.command(&["controller", "--json", "--listen", "127.0.0.1:0"]));
+    let text = |name: &str| told[name].as_str().unwrap().to_owned();
+    (child, text("address"), text("token"))
+}
+
 fn end(mut child: Child) {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -116,9 +123,8 @@ fn controller_and_server_take_their_settings_from_the_environment() {
 #[test]
 fn server_takes_the_block_size_of_its_cluster() {
     let home = Home::new();
-    let (controller, told) =
-        running(home.command(&["controller", "--json", "--listen", "127.0.0.1:0"]));
-    let (address, token) = (told["address"].as_str().unwrap(), told["token"].as_str().unwrap());
+    let (controller, address, token) = controller(&home);
+    let (address, token) = (&*address, &*token);
     let join = ["server", "--json", "--shards", "1", "--controller", address, "--token", token];
     let serve = |more: &[&str]| home.command(&[&join[..], more].concat());
     let sizes = || -> Vec<u64> {
@@ -130,7 +136,7 @@ fn server_takes_the_block_size_of_its_cluster() {
     let second = running(serve(&["--memory", "64MiB"])).0;
     assert_eq!(sizes(), [256 << 10; 2]);
     let other = home.run(&[&join[..], &["--memory", "64MiB", "--block-size", "1MiB"]].concat());
-    assert_ne!(other.code, 0, "{}", other.out);
+    assert_eq!(other.error()["status"], "InvalidArgument", "{}", other.err);
     assert!(other.err.contains("start it with block_size 262144"), "{}", other.err);
     [first, second, controller].into_iter().for_each(end);
 }
@@ -138,9 +144,8 @@ fn server_takes_the_block_size_of_its_cluster() {
 #[test]
 fn a_server_that_is_drained_ends_by_itself() {
     let home = Home::new();
-    let (controller, told) =
-        running(home.command(&["controller", "--json", "--listen", "127.0.0.1:0"]));
-    let (address, token) = (told["address"].as_str().unwrap(), told["token"].as_str().unwrap());
+    let (controller, address, token) = controller(&home);
+    let (address, token) = (&*address, &*token);
     let there = ["--address", address, "--token", token];
     let serve = |memory: &str, more: &[&str]| {
         let args = ["server", "--json", "--memory", memory, "--block-size", "64KiB"];

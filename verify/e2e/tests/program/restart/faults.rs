@@ -3,9 +3,9 @@
 use super::status_of;
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_controller::{Controller, ControllerOptions};
-use honeycomb_e2e::LEASE_MS;
 use honeycomb_e2e::process::eventually;
 use honeycomb_e2e::raw::{ANY_SHARD, Raw, frame};
+use honeycomb_e2e::{LEASE_MS, server_options};
 use honeycomb_env::{Clock, MemoryDisk};
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_types::Verbs;
@@ -48,21 +48,8 @@ fn anywhere() -> SocketAddr {
 }
 
 fn server(controller: &Controller) -> MemoryServer {
-    let options = ServerOptions {
-        listen: anywhere(),
-        advertise: None,
-        controller: controller.address(),
-        token: controller.token().to_vec(),
-        memory: 64 * BLOCK,
-        disks: Vec::new(),
-        block_size: BLOCK,
-        shards: 1,
-        spin: Duration::ZERO,
-        page_reserve: Default::default(),
-        flush_root: None,
-        unix_dir: None,
-        kinds: std::sync::Arc::default(),
-    };
+    let options = server_options(controller.address(), controller.token(), 64 * BLOCK, BLOCK);
+    let options = ServerOptions { listen: anywhere(), shards: 1, ..options };
     MemoryServer::start(&options, Duration::from_secs(20)).unwrap()
 }
 
