@@ -410,3 +410,35 @@ fn trim_heap() {
         libc::malloc_trim(0);
     }
 }
+
+#[cfg(test)]
+#[cfg(all(target_env = "gnu", not(miri)))] // whose allocator can return free memory
+mod tests {
+    use super::*;
+    use rustix::param::page_size;
+
+    fn is_resident(page: usize) -> bool {
+        let mut pages = [0u8];
+        // SAFETY: the call reads no memory of the process, and writes one byte for one page.
+        let told = unsafe { libc::mincore(page as *mut libc::c_void, 1, pages.as_mut_ptr()) };
+        told == 0 && pages[0] & 1 == 1
+    }
+
+    /// The memory is below the threshold of mappings of their own, and between others that stay.
+    #[test]
+    fn heap_memory_that_is_free_is_returned_after_a_quiet_time() {
+        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX, None);
+        let running = std::thread::spawn(move || worker.run());
+        let mut held: Vec<Vec<u8>> = (0..60).map(|_| vec![7; 100_000]).collect();
+        let freed: Vec<usize> = held.drain(20..40).map(|bytes| bytes.as_ptr() as usize).collect();
+        let inner = |at: &usize| at.next_multiple_of(page_size()) + page_size();
+        // Memory of a block was freed, too.
+        drop(crate::Backing::map(4096, &reclaimer).expect("a page can be mapped"));
+        while freed.iter().all(|at| is_resident(inner(at))) {
+            std::thread::yield_now();
+        }
+        assert!(held.iter().all(|bytes| bytes.iter().all(|byte| *byte == 7)));
+        drop(reclaimer);
+        running.join().expect("the worker ends");
+    }
+}
