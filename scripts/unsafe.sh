@@ -23,8 +23,9 @@ else
 	skipped Miri "$install"
 fi
 if cargo +nightly --version >/dev/null 2>&1; then
+	# The sanitizer's own allocator returns no memory, for which one test waits.
 	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --quiet --locked -p honeycomb-block \
-		--target "$target" --target-dir target/asan
+		--target "$target" --target-dir target/asan -- --skip heap_memory_that_is_free
 else
 	skipped AddressSanitizer "$install"
 fi
