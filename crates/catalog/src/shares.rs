@@ -321,9 +321,11 @@ impl Catalog {
         all.take(LOWER_PREFIXES).filter(with_data).collect()
     }
 
+    /// The prefixes of the structures that count to a prefix. A structure counts while its first blocks are
+    /// allocated, before it has a record; it has nothing to give then.
     fn prefixes_counting_to(&self, id: PrefixId) -> Vec<u32> {
-        let mut list: Vec<u32> =
-            self.quotas.counting_to(id).map(|s| self.structures[s].prefix).collect();
+        let existing = |s| self.structures.get(s).map(|structure| structure.prefix);
+        let mut list: Vec<u32> = self.quotas.counting_to(id).filter_map(existing).collect();
         list.sort_unstable();
         list.dedup();
         list

@@ -76,8 +76,10 @@ fn every_start_is_a_new_server() {
     assert!(matches!(bench.reopen(job, &opened), Err(CatalogError::DataLost { .. })));
     assert_eq!((bench.status().blocks, bench.status().servers.len()), (12, 1));
     let other_size = NewServer { address: "s2:1", incarnation: 5, block_size: 65_536, ..server };
+    let refused = bench.run(Command::JoinServer { server: other_size });
+    let (given, cluster) = (65_536, 1 << 20);
+    assert_eq!(refused, Err(CatalogError::BlockSizeDiffers { given, cluster }));
     for bad in [
-        other_size,
         NewServer { address: "", ..server },
         NewServer { shards: 0, ..server },
         NewServer { blocks_per_shard: 1 << 25, tiers: &[], ..server },

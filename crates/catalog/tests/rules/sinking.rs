@@ -2,7 +2,8 @@
 
 use crate::common::{Bench, file, incarnation};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Effect, HeldBlock, NewServer, Reply, Seal, TierUse,
+    Actor, CatalogError, Command, Effect, HeldBlock, NewServer, QuotaChange, QuotaOf, Reply, Seal,
+    TierUse,
 };
 use honeycomb_types::limits::SINKING_MAX;
 use honeycomb_types::{
@@ -297,4 +298,33 @@ fn a_controller_that_was_restarted_hears_of_blocks_on_their_way_to_a_store() {
         }
         world.ends(job);
     }
+}
+
+/// A structure counts to its prefix's quota while its first blocks are allocated. A controller ended here: it
+/// looked for the record of the structure that was being created, which was to give a block itself.
+#[test]
+fn a_structure_is_created_while_its_prefix_is_above_a_soft_quota() {
+    let mut world = World::new(PolicyKind::MaxMin);
+    let (job, other) = (world.job, world.bench.job_leased("other", 3_600_000));
+    for n in 0..2 {
+        world.make(job, &format!("f{n}"), true).unwrap();
+    }
+    // The other job takes the rest of memory.
+    for n in 0..FRAMES {
+        drop(world.make(other, &format!("o{n}"), true));
+    }
+    let change = QuotaChange { soft_blocks: Some(1), ..QuotaChange::default() };
+    let heavy = QuotaChange { weight: Some(10), ..QuotaChange::default() };
+    for (of, change) in [(QuotaOf::Prefix(job, ""), change), (QuotaOf::Job(job), heavy)] {
+        world.bench.run(Command::SetQuota { actor: Actor::CLUSTER, of, change }).unwrap();
+    }
+    world.lowered.clear();
+    // Within its share, and more than is free: a block of its prefix is demoted for it.
+    let wide = world.bench.make(job, file("", "wide", 4));
+    assert!(matches!(wide, Err(CatalogError::OutOfMemory(_))), "{wide:?}");
+    world.carry_out();
+    let given = world.lowered.iter().map(|(at, ..)| world.files[at].1.clone());
+    assert!(given.clone().any(|name| name.starts_with('f')), "{:?}", given.collect::<Vec<_>>());
+    world.bench.catalog.check_invariants().unwrap();
+    world.bench.make(job, file("", "wide", 4)).unwrap();
 }
