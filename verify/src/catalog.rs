@@ -8,6 +8,7 @@ mod drain;
 mod extents;
 mod lots;
 mod moves;
+mod quotas;
 #[path = "../../crates/catalog/tests/reference/mod.rs"]
 #[allow(dead_code)] // Each of its two users uses a part.
 mod reference;
@@ -216,6 +217,7 @@ impl CatalogModel {
             Command::OpenStructure { actor, job, path, name } => {
                 self.open(actor, job, path, name, reply)
             }
+            Command::SetQuota { of, change, .. } => self.bound(of, change, reply),
             Command::RemoveStructure { job, path, name, .. } => self.unmake(job, path, name, reply),
             Command::SetPermissions { job, path, .. } => {
                 agree("a change of permissions", reply, &self.at(job).live(path))

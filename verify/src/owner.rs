@@ -7,9 +7,13 @@ use crate::net::{CLIENTS, LEASE, Node};
 use crate::queue::QueueModel;
 use crate::queueing;
 use crate::storing;
+use crate::tiers;
 use crate::world::{Event, Known, PATIENCE, SessionTask, SimJob, World};
-use honeycomb_catalog::{Actor, CatalogError, Command, Hints, NewStructure, PrefixOptions, Reply};
-use honeycomb_types::{Kind, StructureId, Verbs};
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, Hints, NewStructure, PrefixOptions, QuotaChange, QuotaOf, Reply,
+};
+use honeycomb_env::Entropy;
+use honeycomb_types::{JobId, Kind, StructureId, Verbs};
 use std::time::Duration;
 
 /// Number of live prefixes that a job is kept at.
@@ -271,6 +275,7 @@ fn create(world: &mut World, job: usize) {
     if !parents.is_empty() {
         world.reach("prefix with two parents");
     }
+    bound_softly(world, id, &path);
     world.jobs[job].kept.push(path.clone());
     for (kind, name) in [(Kind::File, "file"), (Kind::Queue, "queue"), (Kind::Kv, "kv")] {
         if world.sizes.deep && world.focus != Some(kind) && !world.sizes.one_in(3) {
@@ -281,6 +286,22 @@ fn create(world: &mut World, job: usize) {
         let (path, name) = (path.clone(), name.to_owned());
         let making = Making { job, path, kind, name, blocks, max_items, max_bytes, values };
         make(world, making, false);
+    }
+}
+
+/// Sets a soft quota of few blocks for some prefixes, where memory is shared out. It draws nothing from the
+/// run.
+fn bound_softly(world: &mut World, job: JobId, path: &str) {
+    let drawn = path.bytes().fold(world.seed, |seed, byte| seed.rotate_left(5) ^ u64::from(byte));
+    let soft = Entropy::seeded(drawn).below(6);
+    let is_shared = tiers::policy(world.seed, world.controllers.len()).is_fair();
+    if !is_shared || !(1..=3).contains(&soft) {
+        return;
+    }
+    let change = QuotaChange { soft_blocks: Some(soft), ..QuotaChange::default() };
+    let (actor, of) = (Actor::driver(job), QuotaOf::Prefix(job, path));
+    if world.command_of(job, Command::SetQuota { actor, of, change }).is_ok() {
+        world.reach("soft quota of a prefix");
     }
 }
 

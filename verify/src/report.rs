@@ -118,6 +118,7 @@ pub const STATES: &[&str] = &[
     "server back under a new name",
     "server back under its name",
     "server declared dead for its silence",
+    "soft quota of a prefix",
     "some of many keys read",
     "split asked for",
     "stall",

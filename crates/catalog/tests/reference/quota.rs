@@ -1,6 +1,7 @@
 //! Quotas: holdings are added up again on every use.
 
 use super::{Cluster, File, Job, Life, Outcome, Prefix};
+use honeycomb_catalog::QuotaChange;
 use honeycomb_types::PrefixId;
 use std::collections::BTreeSet;
 
@@ -26,8 +27,18 @@ impl Job {
         self.files.push(File { counts, ..file });
     }
 
-    /// Sets the quota of a prefix, and its soft one.
-    pub fn set_bound(&mut self, i: usize, most: u64, soft: u64) {
+    /// Changes the quota of a prefix, and its soft one; returns both, and the blocks that count to it.
+    pub fn change_bound(&mut self, path: &str, change: QuotaChange) -> Outcome<(u64, u64, u64)> {
+        let i = self.live(path)?;
+        let p = self.at(i);
+        let most = change.max_blocks.unwrap_or(p.bound);
+        let soft = change.soft_blocks.unwrap_or(p.soft);
+        let id = p.id;
+        self.set_bound(i, most, soft);
+        Ok((most, soft, if (most, soft) == (0, 0) { 0 } else { self.held_below(id) }))
+    }
+
+    fn set_bound(&mut self, i: usize, most: u64, soft: u64) {
         let p = self.prefixes[i].as_mut().unwrap();
         let (id, before) = (p.id, p.bound + p.soft);
         (p.bound, p.soft) = (most, soft);

@@ -283,13 +283,7 @@ impl Both {
                 own.weight = weight.unwrap_or(own.weight);
                 Ok((own.quota, own.soft, own.held()))
             }
-            Level::Prefix => own.live(path).map(|i| {
-                let p = own.prefixes[i].as_ref().unwrap();
-                let (most, soft) = (max_blocks.unwrap_or(p.bound), soft_blocks.unwrap_or(p.soft));
-                let id = p.id;
-                own.set_bound(i, most, soft);
-                (most, soft, if (most, soft) == (0, 0) { 0 } else { own.held_below(id) })
-            }),
+            Level::Prefix => own.change_bound(path, change),
         };
         assert_eq!(cause(&result), outcome(&held));
         if let (Ok(Reply::Quota { allowed, held, .. }), Ok(due)) = (result, held) {
