@@ -38,7 +38,8 @@ impl Job {
         Ok((most, soft, if (most, soft) == (0, 0) { 0 } else { self.held_below(id) }))
     }
 
-    fn set_bound(&mut self, i: usize, most: u64, soft: u64) {
+    /// Sets the quota of a prefix, and its soft one.
+    pub fn set_bound(&mut self, i: usize, most: u64, soft: u64) {
         let p = self.prefixes[i].as_mut().unwrap();
         let (id, before) = (p.id, p.bound + p.soft);
         (p.bound, p.soft) = (most, soft);
