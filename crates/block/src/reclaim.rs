@@ -184,7 +184,7 @@ impl FreedMemoryPool {
         let PageReserve { chunks, chunk, is_gradual, .. } = common.reserve?;
         let most = match (self.asked, is_gradual) {
             (0, _) => 0,
-            (asked, true) => asked.div_ceil(RESERVE_OF_GROWN).min(chunks),
+            (asked, true) => (asked / RESERVE_OF_GROWN).min(chunks),
             (_, false) => chunks,
         };
         let wanted = !self.ended && self.touched.len() < most;

@@ -265,14 +265,14 @@ mod tests {
         let (reclaimer, worker) = Reclaimer::with_worker(0, 1 << 30, gradual);
         let running = std::thread::spawn(move || worker.run());
         let mut b = Backing::map(128 << 20, &reclaimer).unwrap();
-        b.slice_mut(0..64 << 20);
-        while reclaimer.reserves() < 2 << 20 {
-            std::thread::yield_now();
-        }
-        assert_eq!(reclaimer.reserves(), 2 << 20, "32 chunks were asked for");
-        b.slice_mut(64 << 20..68 << 20);
-        while reclaimer.reserves() < 4 << 20 {
-            std::thread::yield_now();
+        b.slice_mut(0..62 << 20);
+        assert_eq!(reclaimer.reserves(), 0, "31 chunks were asked for");
+        for chunks in [1, 2] {
+            b.slice_mut(0..chunks << 26);
+            while reclaimer.reserves() < chunks << 21 {
+                std::thread::yield_now();
+            }
+            assert_eq!(reclaimer.reserves(), chunks << 21, "{chunks} times 32 were asked for");
         }
         drop((b, reclaimer));
         running.join().unwrap();
