@@ -3,7 +3,7 @@
 //! Each class is the base of a Python class (`face.rs`), and its docstrings are part of that class's
 //! documentation. Rare cases and errors are left to Python: `_missing`, `_empty`, `honeycomb._check`.
 
-use crate::batch::{bytes_or_none, listed};
+use crate::batch::{exception, listed};
 use crate::buffer::{BytesRoom, Data, WritableBuffer};
 use crate::convert::checked;
 use crate::face::{Face, Native};
@@ -207,13 +207,19 @@ impl KvCalls {
         let keys = keys.try_iter()?.map(|key| Data::key(&key?)).collect::<PyResult<Vec<_>>>()?;
         let keys: Vec<&[u8]> = keys.iter().map(Data::slice).collect();
         let kv = &kv.get().kv;
-        let values = py.detach(|| kv.multi_get(&keys));
-        let failed = values.iter().any(Result::is_err);
-        let list = listed(py, values, |value| Ok(bytes_or_none(py, value)))?;
-        if failed {
-            return raised(&list);
-        }
-        Ok(list.into_any())
+        let values = py.detach(|| kv.multi_get_values(&keys));
+        let mut failed = false;
+        let shown = values.iter().map(|value| match value {
+            Ok(Some(value)) => PyBytes::new(py, value).into_any().unbind(),
+            Ok(None) => py.None(),
+            Err(e) => {
+                failed = true;
+                exception(py, e)
+            }
+        });
+        let shown: Vec<Py<PyAny>> = shown.collect();
+        let list = PyList::new(py, shown)?;
+        if failed { raised(&list) } else { Ok(list.into_any()) }
     }
 
     /// Stores many entries (a mapping, or pairs of key and value), each independently. Returns how many of

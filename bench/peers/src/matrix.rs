@@ -419,7 +419,9 @@ pub fn groups(scale: Scale) -> Vec<Group> {
         all.extend(large.iter().map(|size| python_large(op, *size)));
     }
     if scale != Scale::Quick {
-        all.extend([Op::MultiGet, Op::MultiPut].map(|op| python_many(op, 64, 64)));
+        for op in [Op::MultiGet, Op::MultiPut] {
+            all.extend([(64, 64), (100, 1000)].map(|(bytes, batch)| python_many(op, bytes, batch)));
+        }
         all.push(python_many(Op::Queue, 64, 1));
     }
     all.push(python_map(if scale == Scale::Quick { MIB } else { 64 * MIB }));
@@ -738,13 +740,15 @@ fn python_many(op: Op, bytes: u64, batch: u64) -> Group {
     let cell = |system, with| Cell::new(system, with, op, bytes).batch(batch);
     let cells = vec![cell(System::Honeycomb, Python), cell(System::Redis, RedisPy)];
     let name = format!("python {} {batch} x {}", op.name(), size::show(bytes));
-    Group::new(name, cells).bar("client", Figure::ClientCpu, (0, &[1]), None, None).bar(
-        "server",
-        Figure::ServerCpu,
-        (0, &[1]),
-        None,
-        None,
-    )
+    let keys = match (op, batch) {
+        (Op::MultiGet, 1000) => Some(AtLeast(2.5)),
+        (Op::MultiPut, 1000) => Some(AtLeast(1.5)),
+        _ => None,
+    };
+    Group::new(name, cells)
+        .bar("keys", Figure::MbPerS, (0, &[1]), keys, None)
+        .bar("client", Figure::ClientCpu, (0, &[1]), None, None)
+        .bar("server", Figure::ServerCpu, (0, &[1]), None, None)
 }
 
 /// A mapped sealed file compared with a fetched value; the client reads all bytes.
@@ -810,6 +814,7 @@ mod tests {
             "kv many get 64 B x50 p1 tcp: against the empty server",
             "kv many put 64 B x50 p16 unix: against Redis",
             "kv multi_get 100 x 64 B: keys",
+            "python multi_get 1000 x 100 B: keys",
             "python sync put 16.0 KiB: one core",
             "python large get 64.0 MiB: throughput",
             "python map 64.0 MiB: mapped",

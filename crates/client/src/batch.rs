@@ -1,5 +1,6 @@
 //! Batches of keys of a key-value store, and combining a value in place.
 
+use crate::context::Context;
 use crate::error::Error;
 use crate::kv::{Kv, Swap};
 use crate::many::run_many;
@@ -11,6 +12,9 @@ use honeycomb_wire::batch::{BatchOp, BatchResult, put_batch, put_keys, results};
 use honeycomb_wire::data::Scanned;
 use honeycomb_wire::stored::{Function, Item, Stored, TopOperand, accumulate_args};
 use honeycomb_wire::{Op, Status, key_hash};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes of a list's count.
 const COUNT: usize = 4;
@@ -95,6 +99,60 @@ struct BatchRequest<'a> {
     size: &'a dyn Fn(usize) -> usize,
 }
 
+/// The values of many keys, in the order of the keys, from as few allocations as replies.
+pub struct Values {
+    /// The values that arrived with others, one behind the other.
+    bytes: Vec<u8>,
+    places: Vec<Result<ValuePlace, Error>>,
+    context: Arc<Context>,
+}
+
+impl Drop for Values {
+    fn drop(&mut self) {
+        self.context.buffers.give(std::mem::take(&mut self.bytes));
+    }
+}
+
+impl fmt::Debug for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Values({} keys, {} bytes)", self.places.len(), self.bytes.len())
+    }
+}
+
+/// Where the value of one key is.
+#[derive(Clone, Debug)]
+enum ValuePlace {
+    Nowhere,
+    /// A part of the common bytes.
+    Among(Range<usize>),
+    /// It was too large to arrive with others.
+    Alone(Vec<u8>),
+}
+
+impl Values {
+    /// For each key, its value, `None` for a key without an entry, or its error.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Option<&[u8]>, &Error>> {
+        self.places.iter().map(|place| {
+            Ok(match place.as_ref()? {
+                ValuePlace::Nowhere => None,
+                ValuePlace::Among(range) => Some(&self.bytes[range.clone()]),
+                ValuePlace::Alone(value) => Some(&value[..]),
+            })
+        })
+    }
+
+    /// Each value on its own.
+    pub fn into_vec(mut self) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let places = std::mem::take(&mut self.places);
+        let owned = |place| match place {
+            ValuePlace::Nowhere => None,
+            ValuePlace::Among(range) => Some(self.bytes[range].to_vec()),
+            ValuePlace::Alone(value) => Some(value),
+        };
+        places.into_iter().map(|place| place.map(owned)).collect()
+    }
+}
+
 /// The outcome for one key.
 enum KeyOutcome<'a> {
     Answered(BatchResult<'a>),
@@ -140,7 +198,15 @@ impl Kv {
     /// fit into one), all concurrently. The deadline applies to each request. Each key is read as
     /// by `get`; nothing orders the reads of different keys.
     pub fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Vec<u8>>, Error>> {
-        let mut out: Vec<Result<Option<Vec<u8>>, Error>> = vec![Ok(None); keys.len()];
+        self.multi_get_values(keys).into_vec()
+    }
+
+    /// As `multi_get`, with the values beside each other: for a caller that copies each of many
+    /// small values to its place.
+    pub fn multi_get_values(&self, keys: &[&[u8]]) -> Values {
+        let context = self.0.context().clone();
+        let mut bytes = context.buffers.take();
+        let mut places = vec![Ok(ValuePlace::Nowhere); keys.len()];
         let mut alone = Vec::new();
         let args = (MANY_BYTES_MAX as u32).to_le_bytes();
         let ask = BatchRequest {
@@ -151,22 +217,35 @@ impl Kv {
             size: &|index| 2 + keys[index].len(),
         };
         self.rounds(&ask, keys, |index, result| {
-            out[index] = match result {
+            places[index] = match result {
                 KeyOutcome::Failed(e) => Err(e),
                 KeyOutcome::Alone => unreachable!("every key has room in a request"),
                 KeyOutcome::Answered(result) => match result.status {
-                    Status::Ok => Ok(Some(result.bytes.to_vec())),
-                    Status::KeyNotFound => Ok(None),
+                    Status::Ok => {
+                        let start = bytes.len();
+                        bytes.extend_from_slice(result.bytes);
+                        Ok(ValuePlace::Among(start..bytes.len()))
+                    }
+                    Status::KeyNotFound => Ok(ValuePlace::Nowhere),
                     Status::ValueTooLarge => {
                         alone.push(index);
-                        Ok(None)
+                        Ok(ValuePlace::Nowhere)
                     }
                     _ => Err(self.refusal(keys[index], &result)),
                 },
             };
         });
-        let mut values: Vec<Vec<u8>> = vec![Vec::new(); alone.len()];
-        let exchanges = alone.iter().zip(&mut values).map(|(index, value)| Exchange {
+        for (index, value) in alone.iter().zip(self.read_alone(keys, &alone)) {
+            places[*index] =
+                value.map(|value| value.map_or(ValuePlace::Nowhere, ValuePlace::Alone));
+        }
+        Values { bytes, places, context }
+    }
+
+    /// Reads some of the keys with a request for each, all concurrently.
+    fn read_alone(&self, keys: &[&[u8]], some: &[usize]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let mut values: Vec<Vec<u8>> = vec![Vec::new(); some.len()];
+        let exchanges = some.iter().zip(&mut values).map(|(index, value)| Exchange {
             op: Op::KvGet,
             target: Target::Hash(key_hash(keys[*index])),
             args: Args::Fixed(keys[*index]),
@@ -175,15 +254,14 @@ impl Kv {
             wait_until: None,
         });
         let replies = run_many(&self.0, exchanges.collect());
-        for ((index, reply), value) in alone.into_iter().zip(replies).zip(values) {
-            out[index] = match reply {
+        let read =
+            some.iter().zip(replies).zip(values).map(|((index, reply), value)| match reply {
                 Ok(reply) if reply.header.status == Status::Extents => {
-                    self.scanned_value(keys[index], Scanned::Extents(&reply.args))
+                    self.scanned_value(keys[*index], Scanned::Extents(&reply.args))
                 }
                 reply => reply.map(|r| (r.header.status == Status::Ok).then_some(value)),
-            };
-        }
-        out
+            });
+        read.collect()
     }
 
     /// Stores many entries independently. Returns for each whether it replaced an entry, or its
@@ -450,7 +528,8 @@ impl Kv {
                 "INV-31: a request for many keys has more bytes than were counted for them"
             );
             let pieces: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
-            let mut replies: Vec<Vec<u8>> = vec![Vec::new(); groups.len()];
+            let buffers = &self.0.context().buffers;
+            let mut replies: Vec<Vec<u8>> = groups.iter().map(|_| buffers.take()).collect();
             let exchanges = groups.iter().zip(&pieces).zip(&mut replies);
             let exchanges = exchanges.map(|((group, piece), reply)| Exchange {
                 op: ask.op,
@@ -464,6 +543,7 @@ impl Kv {
             for ((group, ended), bytes) in groups.iter().zip(ended).zip(&replies) {
                 self.take_group((ask, group), ended, bytes, &hashes, &mut unanswered);
             }
+            replies.into_iter().for_each(|reply| buffers.give(reply));
         }
     }
 

@@ -209,8 +209,12 @@ impl Client {
         let address = address.split('/').next().unwrap_or(address).to_owned();
         let identity = ClientIdentity { token: options.token, task_prefix: options.task_prefix };
         let pool = ConnectionPool::new(identity, Clock::start(), options.spin, options.unix);
-        let context =
-            Arc::new(Context { pool, controller: (address, u8::MAX), timeout: options.timeout });
+        let context = Arc::new(Context {
+            pool,
+            controller: (address, u8::MAX),
+            timeout: options.timeout,
+            buffers: Default::default(),
+        });
         let keeper = Keeper::new(context.clone());
         Client(Arc::new(ClientInner { context, keeper }))
     }

@@ -1,5 +1,6 @@
 //! State that everything of one client shares: connections, the controller's address, the deadline.
 
+use crate::buffers::Buffers;
 use crate::control;
 use crate::error::Error;
 use crate::pool::{ConnectionPool, ShardAddress};
@@ -12,6 +13,8 @@ pub(crate) struct Context {
     pub controller: ShardAddress,
     /// Time within which every call ends.
     pub timeout: Duration,
+    /// For replies about many keys.
+    pub buffers: Buffers,
 }
 
 impl Context {

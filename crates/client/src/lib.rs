@@ -10,6 +10,7 @@
 mod ahead;
 mod batch;
 pub mod bucket;
+mod buffers;
 pub mod call;
 mod client;
 mod context;
@@ -45,7 +46,7 @@ mod transport;
 pub mod writing;
 
 pub use ahead::{ReadAhead, ScanAhead};
-pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
+pub use batch::{Accumulated, Atomic, Done, Number, TopItem, Values};
 pub use client::{
     Any, Client, ClientOptions, IfExists, JobOptions, JobTicket, Quota, QuotaChange, QuotaOf,
 };
