@@ -368,6 +368,36 @@ impl Backing {
         unsafe { self.mapping.give_back(from..to) }
     }
 
+    /// Returns the memory behind `from`, which must not be pinned: its bytes are zero then, as if
+    /// they had never been written. Whole chunks go to the reserve while blocks grow, and the rest to
+    /// the operating system.
+    pub fn shed(&mut self, from: usize) {
+        let end = self.written().next_multiple_of(page_size()).min(self.length);
+        let from = from.next_multiple_of(page_size());
+        if from >= end {
+            return;
+        }
+        self.check(&(from..end));
+        assert!(!self.is_pinned(&(from..end)), "bytes {from}..{end} are pinned and cannot be shed");
+        assert!(!self.frozen, "a frozen block cannot be shed");
+        let mut first = usize::MAX;
+        if let Some(size) = self.mapping.reclaimer.chunk_bytes()
+            && self.length >= HUGE_FROM
+        {
+            // SAFETY: the address is inside the mapping (checked).
+            first = from + unsafe { self.mapping.ptr().add(from) }.align_offset(size);
+            let chunks = (first..end).step_by(size).take_while(|at| at + size <= self.length);
+            // SAFETY: the chunk is inside the mapping (checked), which is private anonymous memory.
+            // `&mut self` excludes every borrow, and no pin reads the chunk.
+            let taken = |at| unsafe { self.mapping.reclaimer.recycle(self.mapping.ptr().add(at)) };
+            let _ = chunks.take_while(|at| taken(*at)).count();
+        }
+        if self.discard(from..end) {
+            self.mapping.written.store(from, Relaxed);
+            self.chunks_from = self.chunks_from.min(first);
+        }
+    }
+
     /// Keeps a range readable beyond the life of this backing. The range cannot be written until
     /// the pin is dropped.
     pub fn pin(&mut self, range: Range<usize>) -> Pin {

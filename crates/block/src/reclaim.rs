@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::backing::Mapping;
-use crate::reserve::{Chunk, PageReserve};
+use crate::reserve::{Chunk, PageReserve, UsedChunk};
 use memmap2::MmapRaw;
 use std::collections::VecDeque;
 use std::io;
@@ -22,6 +22,8 @@ const KEPT_TICKS: u64 = 4;
 /// A gradual reserve has at most one chunk for this many that blocks have asked for, so that it stays
 /// small beside their content.
 const RESERVE_OF_GROWN: usize = 32;
+/// The same for chunks that other blocks have given up, which were resident before.
+const RECYCLED_OF_GROWN: usize = 8;
 /// How long no block grows and no memory is freed before the worker returns free memory of the heap
 /// as well.
 const QUIET: Duration = Duration::from_secs(1);
@@ -77,6 +79,10 @@ struct FreedMemoryPool {
     asked: usize,
     /// The chunks of the reserve.
     touched: Vec<Chunk>,
+    /// Chunks that blocks have given up, to be cleared for the reserve.
+    used: Vec<UsedChunk>,
+    /// Number of these so far.
+    recycled: usize,
     /// Chunks to be returned to the system.
     returning: Vec<Chunk>,
     tick: u64,
@@ -134,6 +140,7 @@ impl Trim {
 /// Work of the worker.
 enum Work {
     Return { due: Vec<MmapRaw>, trims: Vec<Trim>, returning: Vec<Chunk> },
+    Clear(UsedChunk),
     Touch { bytes: usize },
 }
 
@@ -142,6 +149,7 @@ impl Work {
     fn carry_out(self) -> io::Result<Option<Chunk>> {
         match self {
             Work::Touch { bytes } => Chunk::touched(bytes).map(Some),
+            Work::Clear(chunk) => Ok(Some(chunk.cleared())),
             Work::Return { due, trims, returning } => {
                 drop((due, returning));
                 trims.into_iter().for_each(Trim::carry_out);
@@ -156,10 +164,11 @@ impl FreedMemoryPool {
     /// the oldest.
     fn expire(&mut self, common: &Common) {
         let free = common.whole.saturating_sub(self.mapped);
-        while !self.touched.is_empty() && common.reserved(self.touched.len()) > free {
-            self.returning.extend(self.touched.pop());
+        while self.reserved(common) > free {
+            self.returning
+                .extend(self.used.pop().map(UsedChunk::into_chunk).or(self.touched.pop()));
         }
-        let room = common.most.min(free - common.reserved(self.touched.len()));
+        let room = common.most.min(free - self.reserved(common));
         let old = |kept: &FreedMemory| kept.since + KEPT_TICKS < self.tick;
         let mut leave = self.kept.iter().take_while(|kept| old(kept)).count();
         let mut left = self.bytes - self.kept.range(..leave).map(|k| k.written).sum::<usize>();
@@ -181,16 +190,24 @@ impl FreedMemoryPool {
         if !due.is_empty() || !returning.is_empty() || !trims.is_empty() {
             return Some(Work::Return { due, trims, returning });
         }
-        let PageReserve { chunks, chunk, is_gradual, .. } = common.reserve?;
-        let most = match (self.asked, is_gradual) {
-            (0, _) => 0,
-            (asked, true) => (asked / RESERVE_OF_GROWN).min(chunks),
-            (_, false) => chunks,
-        };
-        let wanted = !self.ended && self.touched.len() < most;
-        let with_it = common.reserved(self.touched.len() + 1);
-        let has_room = self.mapped + self.bytes + with_it <= common.whole;
-        (wanted && has_room).then_some(Work::Touch { bytes: chunk })
+        let reserve = common.reserve?;
+        if let Some(used) = self.used.pop().filter(|_| !self.ended) {
+            return Some(Work::Clear(used));
+        }
+        let wanted = !self.ended && self.takes(common, reserve.most(self.asked, RESERVE_OF_GROWN));
+        wanted.then_some(Work::Touch { bytes: reserve.chunk })
+    }
+
+    /// Resident bytes of the reserve.
+    fn reserved(&self, common: &Common) -> usize {
+        common.reserved(self.touched.len() + self.used.len())
+    }
+
+    /// Whether the reserve takes another chunk, if it may have `most`.
+    fn takes(&self, common: &Common, most: usize) -> bool {
+        let with_it = self.reserved(common) + common.reserved(1);
+        self.touched.len() + self.used.len() < most
+            && self.mapped + self.bytes + with_it <= common.whole
     }
 
     fn add_to_reserve(&mut self, chunk: Option<Chunk>, common: &Common) {
@@ -202,6 +219,7 @@ impl FreedMemoryPool {
     /// Plans the return of the reserve.
     fn return_reserve(&mut self) {
         self.returning.append(&mut self.touched);
+        self.returning.extend(self.used.drain(..).map(UsedChunk::into_chunk));
         self.asked = 0;
     }
 
@@ -263,6 +281,33 @@ impl Reclaimer {
             // Guaranteed by the caller. After an error, the block touches its own pages.
             let _ = unsafe { chunk.install(at) };
         }
+    }
+
+    /// Takes a chunk's length of pages from `at` on into the reserve, if it has room for them while
+    /// blocks grow; returns whether it did. They are untouched and zero then.
+    ///
+    /// # Safety
+    ///
+    /// The pages are of one anonymous mapping that the caller owns, and nothing relies on their
+    /// content.
+    pub(crate) unsafe fn recycle(&self, at: *mut u8) -> bool {
+        let Some(Handle(common)) = self.0.as_deref() else { return false };
+        let Some(reserve) = common.reserve else { return false };
+        let has_room = |state: &FreedMemoryPool| {
+            state.takes(common, reserve.most(state.asked, RECYCLED_OF_GROWN))
+        };
+        if !has_room(&common.lock()) {
+            return false;
+        }
+        // Guaranteed by the caller. Without the lock, because it takes some microseconds.
+        let Ok(chunk) = (unsafe { Chunk::extract(at, reserve.chunk) }) else { return false };
+        let mut state = common.lock();
+        state.used.push(chunk);
+        state.recycled += 1;
+        // More may have been mapped, or taken in, meanwhile.
+        state.expire(common);
+        common.changed.notify_one();
+        true
     }
 
     /// Registers unpinned parts of a mapping whose rest is pinned: they are reclaimed first, if the
@@ -328,9 +373,14 @@ impl Reclaimer {
         self.0.as_deref().is_some_and(|Handle(common)| common.lock().asked > 0)
     }
 
+    /// Number of chunks that blocks gave up so far.
+    pub(crate) fn recycled(&self) -> usize {
+        self.0.as_deref().map_or(0, |Handle(common)| common.lock().recycled)
+    }
+
     /// Number of resident bytes of the reserve.
     pub(crate) fn reserves(&self) -> usize {
-        self.0.as_deref().map_or(0, |Handle(common)| common.reserved(common.lock().touched.len()))
+        self.0.as_deref().map_or(0, |Handle(common)| common.lock().reserved(common))
     }
 }
 

@@ -54,6 +54,15 @@ impl PageReserve {
         Ok(Some(PageReserve { chunks: bytes / chunk, chunk, idle, is_gradual: false }))
     }
 
+    /// Most chunks, after blocks have asked for so many: a gradual reserve has one for `of` of them.
+    pub(crate) fn most(self, asked: usize, of: usize) -> usize {
+        match (asked, self.is_gradual) {
+            (0, _) => 0,
+            (_, true) => (asked / of).min(self.chunks),
+            (_, false) => self.chunks,
+        }
+    }
+
     /// The same reserve, which stays small beside the memory that blocks took since they began to grow.
     pub fn gradual(self) -> PageReserve {
         PageReserve { is_gradual: true, ..self }
@@ -75,6 +84,15 @@ impl Chunk {
     /// the kernel, which it searches for every page that it inspects. Takes as long as the kernel
     /// needs to clear them.
     pub fn touched(len: usize) -> io::Result<Chunk> {
+        let chunk = Chunk::untouched(len)?;
+        for page in (0..len).step_by(page_size()) {
+            // SAFETY: the byte is the chunk's, to which nothing refers.
+            unsafe { chunk.at.add(page).write_volatile(0) };
+        }
+        Ok(chunk)
+    }
+
+    fn untouched(len: usize) -> io::Result<Chunk> {
         let (access, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at a place that the kernel chooses touches no other.
@@ -91,11 +109,24 @@ impl Chunk {
             }
             // Only a hint.
             let _ = madvise(chunk.at.cast(), len, Advice::LinuxHugepage);
-            for page in (0..len).step_by(page_size()) {
-                chunk.at.add(page).write_volatile(0);
-            }
             Ok(chunk)
         }
+    }
+
+    /// Takes the pages at `at` out of a mapping, in which they are untouched and zero from now on.
+    /// After an error nothing was taken; kernels before 5.7 cannot do it.
+    ///
+    /// # Safety
+    ///
+    /// The bytes from `at` on are of one anonymous mapping that the caller owns, and nothing relies
+    /// on their content.
+    pub unsafe fn extract(at: *mut u8, len: usize) -> io::Result<UsedChunk> {
+        assert_eq!(at.align_offset(len), 0, "chunks are taken from where chunks can be");
+        let chunk = Chunk::untouched(len)?;
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        // SAFETY: the source is guaranteed by the caller, and the target is the new chunk's.
+        unsafe { mremap_fixed(at.cast(), len, len, flags, chunk.at.cast()) }?;
+        Ok(UsedChunk(chunk))
     }
 
     /// Moves the pages to `at`, in place of those that are mapped there. After an error nothing was
@@ -113,6 +144,24 @@ impl Chunk {
         }
         std::mem::forget(self);
         Ok(())
+    }
+}
+
+/// A chunk with the content of a block that had it before.
+pub(crate) struct UsedChunk(Chunk);
+
+impl UsedChunk {
+    /// The pages, to be returned to the system.
+    pub fn into_chunk(self) -> Chunk {
+        self.0
+    }
+
+    /// Clears it: the next block may be of another owner (INV-04).
+    pub fn cleared(self) -> Chunk {
+        let UsedChunk(chunk) = self;
+        // SAFETY: the bytes are the chunk's, to which nothing refers.
+        unsafe { chunk.at.write_bytes(0, chunk.len) };
+        chunk
     }
 }
 
@@ -185,7 +234,11 @@ mod tests {
                 let longest = [200, 3 << 20][random(2)];
                 let end = (start + 1 + random(longest)).min(LENGTH);
                 let to = random(LENGTH + 1 - (end - start));
-                match random(8) {
+                match random(9) {
+                    8 if !b.is_pinned(&(start..LENGTH)) => {
+                        b.shed(start);
+                        model[start.next_multiple_of(page_size()).min(LENGTH)..].fill(0);
+                    }
                     0 if pins.len() < 3 => {
                         pins.push((b.pin(start..end), model[start..end].to_vec()));
                     }
@@ -211,6 +264,38 @@ mod tests {
             }
             assert!(b.slice(0..LENGTH) == model, "round {round}");
         }
+        drop(reclaimer);
+        running.join().unwrap();
+    }
+
+    /// INV-04: what blocks of one owner give up is zero in blocks of another.
+    #[test]
+    fn chunks_that_a_block_gives_up_are_cleared_for_the_next() {
+        const LENGTH: usize = 24 << 20;
+        let (reclaimer, worker) = with_reserve();
+        let running = std::thread::spawn(move || worker.run());
+        let mut recycled = 0;
+        for round in 1..8u8 {
+            let mut b = Backing::map_for(Tenant(round.into()), true, LENGTH, &reclaimer).unwrap();
+            for from in (0..LENGTH).step_by(1 << 20) {
+                let part = b.slice_mut(from..from + (1 << 20));
+                assert!(
+                    part.iter().all(|byte| *byte == 0),
+                    "round {round}: bytes of another block"
+                );
+                part.fill(round);
+            }
+            let before = reclaimer.recycled();
+            b.shed((5 << 20) + 100);
+            recycled += reclaimer.recycled() - before;
+            let page = page_size();
+            assert_eq!(b.written(), ((5 << 20) + 100usize).next_multiple_of(page));
+            assert!(b.slice(0..b.written()).iter().all(|byte| *byte == round));
+            assert!(b.slice(b.written()..LENGTH).iter().all(|byte| *byte == 0));
+            b.slice_mut(5 << 20..LENGTH).fill(round);
+            assert!(b.slice(0..LENGTH).iter().all(|byte| *byte == round));
+        }
+        assert!(recycled > 0, "the reserve took chunks");
         drop(reclaimer);
         running.join().unwrap();
     }

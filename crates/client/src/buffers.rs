@@ -1,12 +1,8 @@
 //! Buffers that the calls of a client use again. An allocation of this size is returned to the
 //! system when it is freed, and the next one takes a page fault for every 4 KiB.
 
+use crate::limits::{BUFFER_KEPT_MAX, BUFFERS_MAX};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Buffers that are kept.
-const BUFFERS_MAX: usize = 4;
-/// Buffers with room for more bytes are freed: their pages cost little beside the transfer.
-const BUFFER_KEPT_MAX: usize = 1 << 20;
 
 /// Buffers that no call uses at present.
 #[derive(Debug, Default)]

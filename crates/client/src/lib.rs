@@ -29,6 +29,7 @@ mod interrupt;
 mod keeper;
 mod kv;
 mod large;
+mod limits;
 mod listener;
 mod many;
 mod map;

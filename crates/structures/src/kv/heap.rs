@@ -41,7 +41,7 @@ pub(super) struct Heap {
     pub arena: Arena,
     pub regions: Regions,
     pub values: LargeValues,
-    shrink: Shrink,
+    pub(super) shrink: Shrink,
 }
 
 impl Heap {
@@ -389,11 +389,6 @@ impl Heap {
     #[inline]
     pub fn look_at_slack(&mut self, now: Time) {
         self.shrink.look(&self.arena, self.size, now);
-    }
-
-    /// Returns some of it, if due.
-    pub fn return_memory(&mut self, block: &mut Backing, now: Time) {
-        self.shrink.give_back(&mut self.arena, self.size, block, now);
     }
 
     /// When memory is to be returned.

@@ -61,6 +61,28 @@ impl Heap {
         true
     }
 
+    /// Moves extents down into the first hole of at least `least` bytes that has a movable extent behind it:
+    /// about `most` bytes, up to the next pinned extent. Returns whether there was such a hole.
+    pub(super) fn pack_some(&mut self, block: &mut Backing, least: usize, most: usize) -> bool {
+        let items = self.items(block, Squeeze::Gently);
+        let mut end = 0;
+        let movable = items.iter().position(|item| {
+            let hole =
+                item.extent.at - std::mem::replace(&mut end, item.extent.at + item.extent.len);
+            hole >= least && !item.fixed
+        });
+        let Some(from) = movable else { return false };
+        let mut bytes = 0;
+        let some = items[from..].iter().take_while(|item| {
+            let goes_on = !item.fixed && bytes < most;
+            bytes += item.packed;
+            goes_on
+        });
+        let stretch = from..from + some.count();
+        self.pack(block, &items, stretch, None);
+        true
+    }
+
     /// All extents in order of offset, with their sizes after packing.
     fn items(&self, block: &mut Backing, squeeze: Squeeze) -> Vec<PackItem> {
         let free = self.free();

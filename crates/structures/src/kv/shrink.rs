@@ -20,6 +20,13 @@ const KEPT_FREE: Duration = Duration::from_millis(50);
 const HOLE_FRACTION: usize = 128;
 /// The bounds of that part: holes of 8 KiB are returned in small blocks, and holes of 128 KiB in large ones.
 const HOLE_MIN: RangeInclusive<usize> = 8 * 1024..=128 * 1024;
+/// Holes between extents are kept while so much is allocated that they will be used again within this many
+/// times the time for which free memory is kept.
+const REUSED_WITHIN: usize = 8;
+/// Extents are moved together if the free memory between and behind them is at least this part of theirs.
+const PACK_FRACTION: usize = 2;
+/// Bytes that are moved in one step.
+const PACK_STEP: usize = 2 << 20;
 /// Bytes that are returned in one step, and the pause between two steps, in which other operations run.
 const STEP: usize = 8 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -30,7 +37,7 @@ pub(crate) struct Shrink {
     kept_free: Duration,
     /// When to begin, or to continue.
     due: Option<Time>,
-    /// The arena's total of allocated bytes at the last inspection.
+    /// The arena's total of allocated bytes at the last inspection, without those of moved extents.
     allocated: u64,
     /// The offset from which holes are still to be returned; `None` before the first step.
     from: Option<usize>,
@@ -68,46 +75,99 @@ impl Shrink {
         (self.due, self.allocated) = (Some(now + self.kept_free), arena.allocated());
     }
 
-    /// Returns some of it, if due.
-    pub fn give_back(&mut self, arena: &mut Arena, size: usize, block: &mut Backing, now: Time) {
+    /// Whether memory is to be returned now.
+    pub fn is_due(&mut self, arena: &Arena, size: usize, now: Time) -> bool {
         if self.due.is_none_or(|due| due > now) {
-            return;
+            return false;
         }
-        if self.from.is_none() && arena.slack() <= size / SLACK_FRACTION {
+        if self.from.is_some() {
+            return true;
+        }
+        if arena.slack() <= size / SLACK_FRACTION {
             // The free memory was used again.
             self.due = None;
-            return;
+            return false;
         }
-        if self.from.is_none() && arena.allocated() - self.allocated >= arena.free_bytes() as u64 {
+        if arena.allocated() - self.allocated >= arena.free_bytes() as u64 {
             // At this rate all free memory will soon be reused, so that returning it would be wasted work.
-            return self.wait(arena, now);
+            self.wait(arena, now);
+            return false;
+        }
+        true
+    }
+
+    /// Continues a moment later, after other operations. Moving extents allocated this many bytes.
+    fn pause(&mut self, moved: u64, now: Time) {
+        self.due = Some(now + PAUSE);
+        self.allocated += moved;
+    }
+
+    /// Returns some of it, if due.
+    pub fn give_back(&mut self, arena: &mut Arena, size: usize, block: &mut Backing, now: Time) {
+        if !self.is_due(arena, size, now) {
+            return;
         }
         let from = *self.from.get_or_insert(0);
         if from == 0 {
             arena.forget_slack();
         }
-        let least = (size / HOLE_FRACTION).clamp(*HOLE_MIN.start(), *HOLE_MIN.end());
-        let mut holes: Vec<Range<usize>> = arena.holes(least).filter(|h| h.end > from).collect();
+        let (end, least) = (arena.end(), least_hole(size));
+        if end + least <= block.written() {
+            let part = end.max(block.written().saturating_sub(STEP));
+            // A pin that was dropped since may have read a part of it.
+            if !block.is_pinned(&(part..size)) {
+                block.shed(part);
+                if end < part {
+                    return self.pause(0, now);
+                }
+            }
+        }
+        let among = end - (size - arena.free_bytes());
+        let grown = arena.allocated() - self.allocated;
+        if grown > 0 && grown >= (among / REUSED_WITHIN) as u64 {
+            // Growing regions will use these holes, whose pages would be faulted in one by one.
+            return self.wait(arena, now);
+        }
+        let mut holes: Vec<Range<usize>> =
+            arena.holes(least).filter(|hole| hole.end > from && hole.start < end).collect();
         holes.sort_unstable_by_key(|hole| hole.start);
         let mut given = 0;
         for hole in holes {
             let part = hole.start.max(from)..hole.end.min(hole.start.max(from) + STEP - given);
-            // A pin that was dropped since may have read a part of it.
             if !block.is_pinned(&part) {
                 block.discard(part.clone());
             }
             given += part.len();
             if given >= STEP {
                 self.from = Some(part.end);
-                self.due = Some(now + PAUSE);
-                return;
+                return self.pause(0, now);
             }
         }
         *self = self.anew();
     }
 }
 
+/// The least hole of a block whose memory is returned.
+fn least_hole(size: usize) -> usize {
+    (size / HOLE_FRACTION).clamp(*HOLE_MIN.start(), *HOLE_MIN.end())
+}
+
 impl Heap {
+    /// Returns memory to the operating system, if due. If much of the block is free, its extents are moved
+    /// together first: whole chunks at its end can be used by other blocks.
+    pub fn return_memory(&mut self, block: &mut Backing, now: Time) {
+        if !self.shrink.is_due(&self.arena, self.size, now) {
+            return;
+        }
+        let used = self.size - self.arena.free_bytes();
+        let free = block.written().max(self.arena.end()) - used;
+        let before = self.arena.allocated();
+        if free >= used / PACK_FRACTION && self.pack_some(block, least_hole(self.size), PACK_STEP) {
+            return self.shrink.pause(self.arena.allocated() - before, now);
+        }
+        self.shrink.give_back(&mut self.arena, self.size, block, now);
+    }
+
     /// Reduces the room of a region that is mostly empty.
     pub(super) fn shrink_region(&mut self, block: &mut Backing, id: u32) {
         let region = self.regions.get(id);
@@ -126,7 +186,59 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::super::arena::Owner;
+    use super::super::table::{Table, Value};
     use super::*;
+    use honeycomb_wire::key_hash;
+
+    /// As after a split: the regions of half of the hashes have left. The others are moved together around
+    /// a pinned one, and the memory behind them is returned.
+    #[test]
+    fn extents_of_a_block_that_lost_half_are_moved_together() {
+        const SIZE: usize = 16 << 20;
+        for pinned in [false, true] {
+            let mut block = Backing::map(SIZE, &Reclaimer::inline()).expect("16 MiB can be mapped");
+            let mut table = Table::new(SIZE, 0);
+            let keys: Vec<String> = (0..60_000).map(|i| format!("key:{i}")).collect();
+            let value = |i: usize| [i as u8; 150];
+            for (i, key) in keys.iter().enumerate() {
+                let (hash, value) = (key_hash(key.as_bytes()), value(i));
+                let stored =
+                    table.store(&mut block, hash, key.as_bytes(), None, Value::Inline(&value));
+                stored.expect("the table has room");
+            }
+            let stays = |key: &str| key_hash(key.as_bytes()) < u64::MAX / 2;
+            for key in keys.iter().filter(|key| !stays(key)) {
+                let hit = table.find(&block, key_hash(key.as_bytes()), key.as_bytes());
+                table.remove(&mut block, &hit.expect("it was stored"));
+            }
+            let ids: Vec<u32> = (0..table.map.len()).map(|place| table.map.region(place)).collect();
+            for id in ids {
+                table.heap.shrink_region(&mut block, id);
+            }
+            let before = table.heap.arena.end();
+            let middle = table.heap.arena.iter().nth(table.heap.arena.extents() / 2);
+            let place = middle.expect("there are extents").at;
+            let pin = pinned.then(|| block.pin(place..place + 8));
+            let mut now = Time(1);
+            table.heap.look_at_slack(now);
+            for _ in 0..1000 {
+                let Some(due) = table.heap.return_due() else { break };
+                now = due;
+                table.heap.return_memory(&mut block, now);
+            }
+            assert_eq!(table.heap.return_due(), None, "it ends");
+            let (end, used) = (table.heap.arena.end(), SIZE - table.heap.arena.free_bytes());
+            assert!(end < before && (pinned || end < used + used / 8), "{used} of {end} bytes");
+            assert!(block.written() < end + least_hole(SIZE) + 4096, "{}", block.written());
+            drop(pin);
+            table.check(&block, &[]);
+            for (i, key) in keys.iter().enumerate().filter(|(_, key)| stays(key)) {
+                let hit = table.find(&block, key_hash(key.as_bytes()), key.as_bytes());
+                let found = table.value_of(&block, &hit.expect("it stays"));
+                assert_eq!(block.slice(found), value(i), "{key}");
+            }
+        }
+    }
     use honeycomb_block::Reclaimer;
 
     /// If large values are written again and again, each write would fault in the memory that was just
