@@ -20,8 +20,9 @@ const KEPT_FREE: Duration = Duration::from_millis(50);
 const HOLE_FRACTION: usize = 128;
 /// The bounds of that part: holes of 8 KiB are returned in small blocks, and holes of 128 KiB in large ones.
 const HOLE_MIN: RangeInclusive<usize> = 8 * 1024..=128 * 1024;
-/// Holes between extents are kept while so much is allocated that they will be used again within this many
-/// times the time for which free memory is kept.
+/// Holes between extents that are at most this part of a block are kept while so much is allocated that they
+/// will be used again within this many times the time for which free memory is kept.
+const HOLES_FRACTION: usize = 8;
 const REUSED_WITHIN: usize = 8;
 /// Extents are moved together if the free memory between and behind them is at least this part of theirs.
 const PACK_FRACTION: usize = 2;
@@ -124,7 +125,7 @@ impl Shrink {
         }
         let among = end - (size - arena.free_bytes());
         let grown = arena.allocated() - self.allocated;
-        if grown > 0 && grown >= (among / REUSED_WITHIN) as u64 {
+        if among <= size / HOLES_FRACTION && grown > 0 && grown >= (among / REUSED_WITHIN) as u64 {
             // Growing regions will use these holes, whose pages would be faulted in one by one.
             return self.wait(arena, now);
         }
