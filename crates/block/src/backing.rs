@@ -14,6 +14,10 @@ use std::sync::{Arc, Weak};
 /// Blocks of at least this many bytes request huge pages.
 pub const HUGE_FROM: usize = 4 << 20;
 
+/// How often the chunks of one block can go to the reserve. Those of one offset share a record of the kernel,
+/// which it searches for every page that it inspects.
+const RECYCLING_SHEDS: u8 = 16;
+
 /// Bytes that the processor fetches together.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
@@ -97,6 +101,8 @@ pub struct Backing {
     changed: bool,
     /// The offset of the first chunk that no write has reached: memory of the reserve may replace it.
     chunks_from: usize,
+    /// How often chunks went to the reserve.
+    recycled: u8,
     pins: Vec<(Range<usize>, Weak<()>)>,
 }
 
@@ -181,6 +187,7 @@ impl Backing {
             frozen: false,
             changed: false,
             chunks_from: usize::MAX,
+            recycled: 0,
             pins: Vec::new(),
         }
     }
@@ -387,10 +394,12 @@ impl Backing {
             // SAFETY: the address is inside the mapping (checked).
             first = from + unsafe { self.mapping.ptr().add(from) }.align_offset(size);
             let chunks = (first..end).step_by(size).take_while(|at| at + size <= self.length);
+            let chunks = chunks.filter(|_| self.recycled < RECYCLING_SHEDS);
             // SAFETY: the chunk is inside the mapping (checked), which is private anonymous memory.
             // `&mut self` excludes every borrow, and no pin reads the chunk.
             let taken = |at| unsafe { self.mapping.reclaimer.recycle(self.mapping.ptr().add(at)) };
-            let _ = chunks.take_while(|at| taken(*at)).count();
+            let some = chunks.take_while(|at| taken(*at)).count() > 0;
+            self.recycled += u8::from(some);
         }
         if self.discard(from..end) {
             self.mapping.written.store(from, Relaxed);
