@@ -81,8 +81,6 @@ struct FreedMemoryPool {
     touched: Vec<Chunk>,
     /// Chunks that blocks have given up, to be cleared for the reserve.
     used: Vec<UsedChunk>,
-    /// Number of these so far.
-    recycled: usize,
     /// Chunks to be returned to the system.
     returning: Vec<Chunk>,
     tick: u64,
@@ -303,7 +301,6 @@ impl Reclaimer {
         let Ok(chunk) = (unsafe { Chunk::extract(at, reserve.chunk) }) else { return false };
         let mut state = common.lock();
         state.used.push(chunk);
-        state.recycled += 1;
         // More may have been mapped, or taken in, meanwhile.
         state.expire(common);
         common.changed.notify_one();
@@ -373,9 +370,9 @@ impl Reclaimer {
         self.0.as_deref().is_some_and(|Handle(common)| common.lock().asked > 0)
     }
 
-    /// Number of chunks that blocks gave up so far.
-    pub(crate) fn recycled(&self) -> usize {
-        self.0.as_deref().map_or(0, |Handle(common)| common.lock().recycled)
+    /// Number of chunks that blocks gave up, and that are not cleared.
+    pub(crate) fn uncleared(&self) -> usize {
+        self.0.as_deref().map_or(0, |Handle(common)| common.lock().used.len())
     }
 
     /// Number of resident bytes of the reserve.
