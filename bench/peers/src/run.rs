@@ -184,7 +184,6 @@ impl Turn {
     }
 
     fn shown(self, rounds: u32) -> Result<Shown, Absent> {
-        self.check().map_err(Absent::Failed)?;
         let mut about = self.about;
         if self.cell.beside == Some(Op::Split) {
             about += &format!("; {:.1} splits a round", self.splits as f64 / rounds as f64);
@@ -260,16 +259,12 @@ impl<'a> Runner<'a> {
             let warm = self.round(&mut turns[side], &servers[side][0], false);
             warm.map_err(|why| failed(side, why))?;
         }
-        let measured = in_turn(pairs, |pair, side| {
+        in_turn(pairs, |pair, side| {
             progress(pair);
             let turn = &mut turns[side];
             self.round(turn, &servers[side][0], true)?;
             turn.figures.pop().ok_or_else(|| "a round without figures".to_owned())
-        })?;
-        for (side, turn) in turns.iter().enumerate() {
-            turn.check().map_err(|why| failed(side, why))?;
-        }
-        Ok(measured)
+        })
     }
 
     /// The growth of a new server's resident memory, in bytes, when this many entries are stored.
@@ -387,15 +382,15 @@ impl<'a> Runner<'a> {
         for _ in 0..SPLIT_TRIES {
             let (figures, splits) = self.measured(turn, server)?;
             if !counts {
-                break;
+                return Ok(());
             }
             turn.splits += splits;
             if turn.check().is_ok() {
                 turn.figures.push(figures);
-                break;
+                return Ok(());
             }
         }
-        Ok(())
+        turn.check()
     }
 
     /// The figures of one round, and the splits meanwhile.

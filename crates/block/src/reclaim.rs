@@ -28,8 +28,8 @@ const RECYCLED_OF_GROWN: usize = 8;
 /// as well.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The owner of a block's memory. Another tenant gets it only after the kernel has zeroed it
-/// (INV-04).
+/// The owner of a block's memory. Another tenant gets it only after the kernel or the worker has
+/// zeroed it (INV-04).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant(pub u128);
 

@@ -179,6 +179,14 @@ mod tests {
     use super::*;
     use crate::{Backing, Pin, ReclaimWorker, Reclaimer, Tenant};
 
+    type Running = std::thread::JoinHandle<()>;
+
+    /// A reclaimer that caches and maps at most so much, with a running worker.
+    fn reserving(reserve: Option<PageReserve>, kept: usize, whole: usize) -> (Reclaimer, Running) {
+        let (reclaimer, worker) = Reclaimer::with_worker(kept, whole, reserve);
+        (reclaimer, std::thread::spawn(move || worker.run()))
+    }
+
     /// A reserve of four chunks, and a reclaimer with it.
     fn with_reserve() -> (Reclaimer, ReclaimWorker) {
         let idle = Duration::from_secs(3600);
@@ -326,8 +334,7 @@ mod tests {
     fn the_reserve_is_bounded_with_the_blocks_and_returned_when_idle() {
         let idle = Duration::from_millis(1);
         let reserve = PageReserve::new(8 << 20, 1 << 30, idle).unwrap();
-        let (reclaimer, worker) = Reclaimer::with_worker(0, 20 << 20, reserve);
-        let running = std::thread::spawn(move || worker.run());
+        let (reclaimer, running) = reserving(reserve, 0, 20 << 20);
         let mut b = Backing::map(16 << 20, &reclaimer).unwrap();
         let mut reserved = 0;
         for from in (0..16 << 20).step_by(1 << 20) {
@@ -347,9 +354,7 @@ mod tests {
     #[test]
     fn a_gradual_reserve_is_a_small_part_of_the_memory_that_blocks_took() {
         let reserve = PageReserve::new(64 << 20, 1 << 30, Duration::from_secs(3600)).unwrap();
-        let gradual = reserve.map(PageReserve::gradual);
-        let (reclaimer, worker) = Reclaimer::with_worker(0, 1 << 30, gradual);
-        let running = std::thread::spawn(move || worker.run());
+        let (reclaimer, running) = reserving(reserve.map(PageReserve::gradual), 0, 1 << 30);
         let mut b = Backing::map(128 << 20, &reclaimer).unwrap();
         b.slice_mut(0..62 << 20);
         assert_eq!(reclaimer.reserves(), 0, "31 chunks were asked for");
@@ -369,8 +374,7 @@ mod tests {
     fn an_idle_reserve_is_returned_while_other_memory_is_freed() {
         let idle = Duration::from_millis(1);
         let reserve = PageReserve::new(8 << 20, 1 << 30, idle).unwrap();
-        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, 1 << 30, reserve);
-        let running = std::thread::spawn(move || worker.run());
+        let (reclaimer, running) = reserving(reserve, 1 << 20, 1 << 30);
         let mut b = Backing::map(16 << 20, &reclaimer).unwrap();
         b.slice_mut(0..4 << 20);
         let free_some = || {

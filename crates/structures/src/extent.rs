@@ -354,10 +354,10 @@ impl Waits for ExtentBlock {
         }
         self.arena.sweep(block);
         self.look(now);
-        if block.floor() == 0 {
-            self.shrink.give_back(&mut self.arena, self.size, block, now);
-        } else {
+        if block.floor() > 0 {
             self.demoted();
+        } else if self.shrink.is_due(&self.arena, self.size, now) {
+            self.shrink.give_back(&mut self.arena, self.size, block, now);
         }
         if !self.closed && self.empty_since.is_some_and(|since| since + EXTENTS_IDLE <= now) {
             assert!(self.is_empty(), "INV-39: a block with extents is retired");

@@ -62,21 +62,22 @@ impl Heap {
     }
 
     /// Moves extents down into the first hole of at least `least` bytes that has a movable extent behind it:
-    /// about `most` bytes, up to the next pinned extent. Returns whether there was such a hole.
+    /// at most `most` bytes, up to the next extent that is pinned or longer than that. Returns whether there
+    /// was such a hole.
     pub(super) fn pack_some(&mut self, block: &mut Backing, least: usize, most: usize) -> bool {
         let items = self.items(block, Squeeze::Gently);
+        let stays = |item: &PackItem| item.fixed || item.packed > most;
         let mut end = 0;
         let movable = items.iter().position(|item| {
             let hole =
                 item.extent.at - std::mem::replace(&mut end, item.extent.at + item.extent.len);
-            hole >= least && !item.fixed
+            hole >= least && !stays(item)
         });
         let Some(from) = movable else { return false };
         let mut bytes = 0;
         let some = items[from..].iter().take_while(|item| {
-            let goes_on = !item.fixed && bytes < most;
             bytes += item.packed;
-            goes_on
+            !stays(item) && bytes <= most
         });
         let stretch = from..from + some.count();
         self.pack(block, &items, stretch, None);
