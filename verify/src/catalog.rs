@@ -19,7 +19,7 @@ use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Command, Effect as Order, NewStructure, Opened, PrefixOptions,
     PrefixState, Reply, Seal,
 };
-use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, Time, Way};
+use honeycomb_types::{BlockAt, BlockUnits, JobId, PrefixId, ServerId, StructureId, Time, Way};
 use reference::{
     BlockSize, Cluster, File, Imports, Job, Life, Outcome, Place, Prefix, Verdict, cause, require,
 };
@@ -82,13 +82,28 @@ impl CatalogModel {
             return Ok(());
         };
         let asked = match *command {
-            Command::CreateStructure { structure, .. } => structure.blocks.max(1),
-            Command::ShortOf { blocks } => blocks,
-            _ => 1,
+            Command::CreateStructure { structure, .. } => {
+                u64::from(structure.blocks.max(1)) * self.cluster.first_capacity(structure.kind)
+            }
+            Command::ShortOf { units } => units.into(),
+            Command::GrowBlock { at, bytes, .. } => {
+                let units = BlockUnits::of(self.cluster.block.0).capacity_for(bytes);
+                u64::from(units).saturating_sub(self.cluster.units(at))
+            }
+            Command::GrowStructure { structure, .. } => self.last_capacity(structure),
+            Command::BeginMove { at, .. } => self.cluster.units(at),
+            _ => self.cluster.whole(),
         };
-        let asks = Some((j, u64::from(asked)));
-        let told = catalog.sharing(now, Some((self.jobs[j], u64::from(asked))));
+        let asks = Some((j, asked));
+        let told = catalog.sharing(now, Some((self.jobs[j], asked)));
         self.cluster.look(told, asks)
+    }
+
+    /// The capacity of a structure's last block, which its successor gets.
+    fn last_capacity(&self, structure: StructureId) -> u64 {
+        let place = self.cluster.find(structure);
+        let last = place.and_then(|place| self.cluster.file(place).chain.last().copied());
+        last.map_or(self.cluster.whole(), |at| self.cluster.units(at))
     }
 
     /// A prefix within its share is refused blocks in a lower tier, to wait for memory.
@@ -97,7 +112,7 @@ impl CatalogModel {
         expected: Outcome<T>,
         reply: &Result<Reply, CatalogError>,
         orders: &[Order],
-        (j, asked): (usize, u64),
+        (j, asked): (usize, (u64, u64)),
     ) -> Outcome<T> {
         let lower = |order: &Order| matches!(order, Order::LowerBlock { .. });
         let lowering = !self.cluster.tiers.moving().is_empty() || orders.iter().any(lower);
@@ -157,6 +172,7 @@ impl CatalogModel {
             // A block that leaves its server goes to memory elsewhere, which counts for its prefix
             // as usual.
             Command::GrowStructure { structure, .. }
+            | Command::GrowBlock { structure, .. }
             | Command::BeginMove { structure, .. }
             | Command::ExtentBlocks { structure, .. } => of(self, structure),
             Command::ShortOf { .. } => self.refused,
@@ -227,6 +243,9 @@ impl CatalogModel {
                 let of =
                     |n: usize| server.tiers.get(n).map_or(0, |tier| tier.blocks as u64 * shards);
                 let blocks = (shards * server.blocks_per_shard as u64, of(0), of(1));
+                if let Ok(Reply::Joined(id)) = reply {
+                    self.cluster.cores.insert(*id, shards);
+                }
                 self.join(server.address, server.incarnation, reply, blocks)
             }
             Command::RejoinServer { server, member } => self.rejoin(server, member, reply),
@@ -287,6 +306,9 @@ impl CatalogModel {
                 Ok(())
             }
             Command::GrowStructure { structure, at } => self.grow(structure, at, reply, orders),
+            Command::GrowBlock { structure, at, bytes } => {
+                self.enlarge(structure, at, bytes, reply)
+            }
             Command::SealBlock { structure, at, seal } => self.seal(structure, at, seal, reply),
             Command::QueueTaken { structure, at, items, bytes } => {
                 self.taken(structure, at, items, bytes, reply)
@@ -449,7 +471,8 @@ impl CatalogModel {
     ) -> Verdict {
         let j = self.job(job_id);
         let expected = self.cluster.making(j, new);
-        let asked = (j, u64::from(new.blocks.max(1)));
+        let asked = (u64::from(new.blocks.max(1)), self.cluster.first_capacity(new.kind));
+        let asked = (j, asked);
         let expected = self.or_waits(expected, reply, orders, asked);
         agree("the creation of a structure", reply, &expected)?;
         let (Ok((prefix, existing)), Ok(Reply::Opened(opened))) = (expected, reply) else {
@@ -640,7 +663,8 @@ impl CatalogModel {
     ) -> Verdict {
         let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
         let expected = self.cluster.growth(place, at);
-        let expected = self.or_waits(expected, reply, orders, (place.0, 1));
+        let asked = (1, self.last_capacity(structure));
+        let expected = self.or_waits(expected, reply, orders, (place.0, asked));
         agree("growth", reply, &expected)?;
         let (Ok(Reply::Grown { version, entry }), Ok(growth)) = (reply, expected) else {
             return Ok(());
@@ -655,6 +679,35 @@ impl CatalogModel {
         })?;
         self.cluster.grow(place, entry.at);
         Ok(())
+    }
+
+    /// A block requests a larger capacity.
+    fn enlarge(
+        &mut self,
+        structure: StructureId,
+        at: BlockAt,
+        bytes: u64,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        self.cluster.hear(at.block.server());
+        let Some(place) = self.cluster.find(structure) else {
+            return require(reply.is_err(), || format!("{structure} is gone, and {at:?} grows"));
+        };
+        let expected = self.cluster.larger(place, at, bytes);
+        let units = expected.unwrap_or_default().saturating_sub(self.cluster.units(at));
+        // Memory that is left belongs to holders within their share.
+        let leaves = self.cluster.shares.policy.is_fair()
+            && matches!(reply, Err(CatalogError::OutOfMemory { .. }))
+            && !self.cluster.is_within_share(place.0, units);
+        if leaves && expected.is_ok() {
+            return Ok(());
+        }
+        agree("a larger capacity", reply, &expected)?;
+        let (Ok(Reply::Capacity { bytes }), Ok(units)) = (reply, expected) else { return Ok(()) };
+        self.cluster.holds(at, *bytes);
+        require(self.cluster.units(at) == units, || {
+            format!("{at:?} has {bytes} bytes, and should have {units} units (INV-60)")
+        })
     }
 
     fn seal(
@@ -730,10 +783,11 @@ impl CatalogModel {
             self.imports.hear(order, &self.open)?;
             match *order {
                 // Opened again for a server that came back without it.
-                Order::OpenBlock { at, tier, .. }
+                Order::OpenBlock { at, tier, capacity, .. }
                     if self.rejoining.again && self.open.contains(&at) =>
                 {
                     self.cluster.tiers.put(at, (tier, tier));
+                    self.cluster.holds(at, capacity);
                 }
                 Order::LowerBlock { at, tier, .. } => {
                     // A freed block is not demoted.
@@ -743,8 +797,9 @@ impl CatalogModel {
                         false => self.cluster.raises(at)?,
                     }
                 }
-                Order::OpenBlock { at, tier, .. } => {
+                Order::OpenBlock { at, tier, capacity, .. } => {
                     self.cluster.tiers.put(at, (tier, tier));
+                    self.cluster.holds(at, capacity);
                     let free = self.open.iter().all(|other| other.block != at.block);
                     require(free, || format!("{at:?} is given to a second owner (INV-01)"))?;
                     let fresh = at.epoch.0 > self.last_epoch;
@@ -795,10 +850,7 @@ impl CatalogModel {
             return Err("the cluster has no status".into());
         };
         let is = (status.reserved, status.free, status.quarantined);
-        let (ordinary, all, free) = self.cluster.room();
-        let in_memory = |at: &&BlockAt| self.cluster.tiers.in_memory(**at);
-        let quarantined = self.cluster.quarantined.iter().filter(in_memory).count() as u64;
-        let due = (all - ordinary, free, quarantined);
+        let due = self.cluster.reported();
         require(is == due, || {
             format!("held back, free, in quarantine are {is:?}, and should be {due:?} (INV-02, 40)")
         })?;

@@ -19,7 +19,7 @@ use honeycomb_controller::{
 };
 use honeycomb_env::MemoryDisk;
 use honeycomb_server::{BlockMessage, Effect, MoveWord};
-use honeycomb_structures::Successor;
+use honeycomb_structures::{Capacity, Successor};
 use honeycomb_types::{
     BlockAt, JobId, Kind, Marks, MoveId, PrefixId, ServerId, ShardIx, StructureId, Time, Way,
 };
@@ -528,6 +528,25 @@ impl World {
     pub fn asked(&mut self, server: ServerId, effect: Effect, again: bool) {
         let ix = server.controller() as usize;
         match effect {
+            Effect::Enlarge { structure, at, bytes } => {
+                let answer = match self.command(ix, Command::GrowBlock { structure, at, bytes }) {
+                    Ok(Reply::Capacity { bytes }) => {
+                        self.reach("block grown in place");
+                        Capacity::Granted(bytes as usize)
+                    }
+                    Ok(other) => panic!("a larger capacity was answered with {other:?}"),
+                    Err(e) if !again && self.borrows(ix, &e) => {
+                        return self.park(server, effect);
+                    }
+                    Err(e) => {
+                        if matches!(e, CatalogError::OutOfMemory(_)) {
+                            self.reach("larger capacity denied for memory");
+                        }
+                        Capacity::Denied(status_of(&e), e.to_string())
+                    }
+                };
+                self.tell_server(server, Told::Message(at, BlockMessage::Capacity(answer)));
+            }
             Effect::Grow { structure, at } => {
                 match self.command(ix, Command::GrowStructure { structure, at }) {
                     Ok(Reply::Grown { version, entry }) => {
@@ -699,6 +718,9 @@ impl World {
         let _ = match *effect {
             Effect::Grow { structure, at } => {
                 self.command(ix, Command::GrowStructure { structure, at })
+            }
+            Effect::Enlarge { structure, at, bytes } => {
+                self.command(ix, Command::GrowBlock { structure, at, bytes })
             }
             Effect::Return { structure, at, ref successor } => {
                 let successor = block_of(successor);

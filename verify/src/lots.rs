@@ -67,21 +67,22 @@ impl World {
             return;
         }
         let sim = &self.servers[server];
-        let held = sim.held();
+        let units = sim.units();
         for core in 0..SHARDS {
             let lent = (0..self.controllers.len()).map(|ix| {
-                let ours = |at: &&BlockAt| {
-                    at.block.shard().0 == core && at.block.server().controller() as usize == ix
-                };
-                (sim.lots.lent(ix as u16)[core as usize], held.iter().filter(ours).count() as u32)
+                let held = sim.shards[core as usize].reports().inventory();
+                let ours = held.filter(|o| o.at.block.server().controller() as usize == ix);
+                let held = ours.map(|o| units.capacity_for(o.capacity)).sum::<u32>();
+                (sim.lots.lent(ix as u16)[core as usize], held)
             });
             let lent: Vec<(u32, u32)> = lent.collect();
             let sum: u32 = lent.iter().map(|(lent, _)| lent).sum();
-            if sum > sim.blocks || lent.iter().any(|(lent, held)| held > lent) {
+            let all = units.units(sim.frames);
+            if sum > all || lent.iter().any(|(lent, held)| held > lent) {
                 let text = format!(
-                    "core {core} of {} has {} blocks; lent and held by controller shard are \
+                    "core {core} of {} has {all} units; lent and held by controller shard are \
                      {lent:?} (INV-40)",
-                    sim.address, sim.blocks
+                    sim.address
                 );
                 return self.broken(text);
             }
@@ -107,7 +108,7 @@ impl World {
         if self.controllers.len() == 1 && self.below == 0 {
             return false;
         }
-        let _ = self.command(ix, Command::ShortOf { blocks: full.asked as u32 });
+        let _ = self.command(ix, Command::ShortOf { units: full.asked as u32 });
         self.controllers[ix].catalog.awaits_room()
     }
 
@@ -226,14 +227,15 @@ impl World {
         }
         for server in 0..SERVERS {
             let sim = &self.servers[server];
-            let (held, address, all) = (sim.held(), &sim.address, sim.blocks);
+            let (held, address) = (sim.held(), &sim.address);
+            let all = sim.units().units(sim.frames);
             let free: Vec<u32> = (0..SHARDS as usize).map(|core| sim.lots.free(core)).collect();
             if !held.is_empty() {
                 return self.broken(format!("{address} still holds {held:?} (INV-02)"));
             }
             // No structure exists: no block is lent, and no lot was lost.
             if self.controllers.len() > 1 && free.iter().any(|free| *free != all) {
-                let text = format!("{address} has {free:?} of {all} blocks to lend (INV-40)");
+                let text = format!("{address} has {free:?} of {all} units to lend (INV-40)");
                 return self.broken(text);
             }
         }

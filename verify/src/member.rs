@@ -7,7 +7,7 @@ use crate::server::SimServer;
 use crate::world::{Event, World};
 use honeycomb_catalog::BlockUsage;
 use honeycomb_server::{BlockMessage, Effect, MoveWord};
-use honeycomb_structures::Successor;
+use honeycomb_structures::{Capacity, Successor};
 use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, BlockId, Bug, JobId, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
@@ -40,6 +40,8 @@ pub struct Member {
     pub attempt: u64,
     /// Blocks with an unanswered request for a successor.
     pub growing: BTreeSet<BlockAt>,
+    /// Blocks with an unanswered request for a larger capacity.
+    enlarging: BTreeSet<BlockAt>,
     /// Blocks with an unanswered request to begin a move.
     moving: BTreeSet<BlockAt>,
     /// Unanswered effects that are sent again over the next connection.
@@ -168,8 +170,12 @@ impl SimServer {
         member.unheard.extend(taken);
         let (growing, moving) =
             (std::mem::take(&mut member.growing), std::mem::take(&mut member.moving));
+        let enlarging = std::mem::take(&mut member.enlarging);
         for at in growing {
             self.deny_growth(now, at);
+        }
+        for at in enlarging {
+            self.deny_capacity(now, at);
         }
         for at in moving {
             self.move_word(now, at, MoveWord::Unanswered);
@@ -183,6 +189,7 @@ impl SimServer {
         let member = &mut self.members[controller];
         match effect {
             Effect::Grow { at, .. } => self.deny_growth(now, at),
+            Effect::Enlarge { at, .. } => self.deny_capacity(now, at),
             Effect::BeginMove { at, .. } => {
                 let text = "the controller cannot be reached".to_owned();
                 self.move_word(now, at, MoveWord::Refused(Status::Unavailable, text));
@@ -212,10 +219,19 @@ impl SimServer {
         self.shard(at).receive(now, at, BlockMessage::Successor(denied));
     }
 
+    fn deny_capacity(&mut self, now: Time, at: BlockAt) {
+        let text = "the controller cannot be reached".to_owned();
+        let denied = Capacity::Denied(Status::Unavailable, text);
+        self.shard(at).receive(now, at, BlockMessage::Capacity(denied));
+    }
+
     /// Records a message to a controller shard.
     pub fn saying(&mut self, said: &Said) {
         match *said {
             Said::Asked(Effect::Grow { at, .. }) => drop(self.member_at(at).growing.insert(at)),
+            Said::Asked(Effect::Enlarge { at, .. }) => {
+                self.member_at(at).enlarging.insert(at);
+            }
             Said::Asked(Effect::BeginMove { at, .. }) => drop(self.member_at(at).moving.insert(at)),
             Said::Asked(Effect::Taken { at, .. }) => drop(self.member_at(at).taken.insert(at)),
             Said::Asked(
@@ -237,6 +253,7 @@ impl SimServer {
         let member = self.member_at(at);
         match message {
             BlockMessage::Successor(_) => member.growing.remove(&at),
+            BlockMessage::Capacity(_) => member.enlarging.remove(&at),
             BlockMessage::TakenReceived => member.taken.remove(&at),
             _ => false,
         };

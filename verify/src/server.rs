@@ -12,7 +12,8 @@ use honeycomb_server::{
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Registry, Ticket};
 use honeycomb_types::{
-    BlockAt, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierIx, TierSpec, Time,
+    BlockAt, BlockUnits, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierIx,
+    TierSpec, Time,
 };
 use honeycomb_wire::data::{Brings, ReadArgs, ScanArgs, Scanned, scanned};
 use honeycomb_wire::messages::OpenBlockRequest;
@@ -112,8 +113,6 @@ pub struct SimServer {
     pub address: String,
     /// Bytes of a block.
     block: usize,
-    /// Blocks that each shard may have, in any tier.
-    pub blocks: u32,
     /// Blocks that may be in memory.
     pub frames: u32,
     /// The disk tier of all shards, on one disk, if there is one.
@@ -173,14 +172,12 @@ impl SimServer {
         layout: Layout,
     ) -> SimServer {
         let Layout { block, frames, below, store, buffers } = layout;
-        let blocks = frames + below + store;
         let tiers = tiers(below, store);
         let kinds = Arc::new(Registry::builtin());
         let shard = |ix| {
             Shard::new(ShardConfig {
                 shard: ShardIx(ix),
                 block_size: block,
-                blocks,
                 frames,
                 lane_room: Default::default(),
                 warm: if below > 0 { WARM } else { 0 },
@@ -196,14 +193,13 @@ impl SimServer {
             incarnation,
             address: format!("10.0.0.{}:1", server + 1),
             block,
-            blocks,
             frames,
             disk: Arc::new(MemoryVolume::new()),
             store: Arc::new(MemoryVolume::new()),
             tiers: tiers.clone(),
             io: Vec::new(),
             members: (0..controllers).map(|_| Member::default()).collect(),
-            lots: Lots::new(SHARDS as usize, frames),
+            lots: Lots::new(SHARDS as usize, BlockUnits::of(block as u64).units(frames)),
             wants: Vec::new(),
             posts: Vec::new(),
             shards: (0..SHARDS).map(shard).collect(),
@@ -297,6 +293,11 @@ impl SimServer {
     /// Blocks in use.
     pub fn held(&self) -> Vec<BlockAt> {
         self.shards.iter().flat_map(|s| s.reports().inventory().map(|o| o.at)).collect()
+    }
+
+    /// The units of its blocks.
+    pub fn units(&self) -> BlockUnits {
+        BlockUnits::of(self.block as u64)
     }
 
     /// All bytes of a file's block, read as by a client; `None` while others have the buffers.

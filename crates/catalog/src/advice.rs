@@ -164,8 +164,9 @@ impl Catalog {
             room.used = room.of - u64::from(state.free());
             for tier in 0..state.tiers.len() {
                 let below = state.below(tier);
-                room.of += u64::from(below.total);
-                room.used += u64::from(below.out.min(below.total));
+                let whole = u64::from(state.units.whole());
+                room.of += u64::from(below.total) * whole;
+                room.used += u64::from(below.out.min(below.total)) * whole;
             }
             let shards = u64::from(state.shards());
             let used = u64::from(state.load.cpu_permille()) * shards;

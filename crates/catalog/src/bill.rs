@@ -131,12 +131,12 @@ impl Bills {
 }
 
 impl Catalog {
-    /// Counts a job's blocks until now. Must be called before they change.
+    /// Counts the capacity of a job's blocks until now. Must be called before they change.
     pub(crate) fn accrue(&mut self, j: u32) {
-        let (now, size) = (self.now, self.block_size);
+        let (now, unit) = (self.now, self.units().bytes());
         let lower = self.pool.meter.take(j, now);
         let job = &mut self.jobs[j];
-        job.bill.accrue(now, (job.blocks * size, job.bytes_used), lower);
+        job.bill.accrue(now, (job.units * unit, job.bytes_used), lower);
     }
 
     /// A job's bill at the present time.
@@ -144,7 +144,7 @@ impl Catalog {
         let job = &self.jobs[j];
         let mut bill = job.bill;
         let lower = self.pool.meter.spent(j, self.now);
-        bill.accrue(self.now, (job.blocks * self.block_size, job.bytes_used), lower);
+        bill.accrue(self.now, (job.units * self.units().bytes(), job.bytes_used), lower);
         // The age as the bill counts it: no job is charged for longer than it was registered.
         let age_ms = self.now.as_millis().saturating_sub(job.registered.as_millis());
         BillInfo { job: job.id, name: job.name.clone(), age_ms, ended: false, spent: bill.spent }

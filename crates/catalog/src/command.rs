@@ -212,6 +212,8 @@ pub struct HeldBlock {
     pub taken: (u64, u64),
     /// Its current tier, and the tier to which it is moving.
     pub tiers: (TierIx, TierIx),
+    /// Bytes that it may hold.
+    pub capacity: u64,
 }
 
 /// A server's heartbeat.
@@ -378,7 +380,7 @@ pub enum Command<'a> {
     /// The last allocation, of this many blocks, was refused as `OutOfMemory`: requests blocks from
     /// servers that lend, and demotes blocks of the caller. `Catalog::awaits_room` returns whether
     /// any will be freed.
-    ShortOf { blocks: u32 },
+    ShortOf { units: u32 },
     /// Drains a server: it receives no blocks from now on, and is released when it holds none. With `cancel`,
     /// cancels the drain. Cluster only; idempotent.
     DrainServer { actor: Actor, address: &'a str, cancel: bool },
@@ -402,6 +404,8 @@ pub enum Command<'a> {
     BlockFreed { server: ServerId, at: BlockAt },
     /// A block requests its successor; the same block gets the same answer again.
     GrowStructure { structure: StructureId, at: BlockAt },
+    /// A block needs a capacity of this many bytes; the same block gets the same answer again.
+    GrowBlock { structure: StructureId, at: BlockAt, bytes: u64 },
     /// A block was sealed.
     SealBlock { structure: StructureId, at: BlockAt, seal: Seal },
     /// The total number of items and bytes taken from a queue's block that is not its tail.
@@ -549,6 +553,7 @@ impl Command<'_> {
             | C::BlockOpened { .. }
             | C::BlockFreed { .. }
             | C::GrowStructure { .. }
+            | C::GrowBlock { .. }
             | C::SealBlock { .. }
             | C::QueueTaken { .. }
             | C::RetireBlock { .. }

@@ -60,7 +60,7 @@ impl Catalog {
             return own;
         }
         let jobs: Vec<u32> =
-            self.jobs.iter().filter(|(_, job)| job.blocks > 0).map(|(j, _)| j).collect();
+            self.jobs.iter().filter(|(_, job)| job.units > 0).map(|(j, _)| j).collect();
         let from = self.pressure.disk_from.and_then(|id: PrefixId| self.dag.by_id(id));
         let list = self.prefixes_with_data(&jobs, from);
         scan.left = SINK_SCAN;

@@ -5,7 +5,7 @@
 //! them. A client requests a block with room; the catalog returns the fullest, so that the other blocks
 //! become empty. A block that has been empty for a while accepts no more extents, reports so, and is freed.
 
-use crate::pool::{Draw, SlotOwner, Where};
+use crate::pool::{Draw, SlotOwner, Wanted, Where};
 use crate::structures::StructureRecord;
 use crate::{Actor, Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{BATCH_MAX, LARGE_FRACTION};
@@ -94,7 +94,8 @@ impl Catalog {
         }
         let StructureRecord { job: j, prefix, .. } = self.structures[s];
         let kind = (kind, kind.attributes().demotion);
-        let block = self.take_blocks((j, prefix), s, kind, 1, Draw::Ordinary)?[0].block;
+        let wanted = Wanted::one(self.units().whole());
+        let block = self.take_blocks((j, prefix), s, kind, wanted, Draw::Ordinary)?[0].block;
         self.structures[s].extents.push(block);
         self.structures.extents_change(s, self.pool.at(block), true);
         effects.push(self.open_effect(s, block, (0, u64::MAX), MoveId::NONE));

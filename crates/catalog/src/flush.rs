@@ -509,8 +509,9 @@ impl Catalog {
             // Blocks that are not in the map yet follow the last one that is.
             let start = placed.map_or(u64::MAX, |(start, _)| start);
             flushed.parts.push(FlushedPart { name: name.into(), start, objects: Vec::new() });
+            let units = self.pool.units(block).into();
             let bytes = self.pool.keep(block, s);
-            self.block_went(j, s);
+            self.units_went(j, s, units);
             self.jobs[j].bytes_used -= bytes;
         }
         flush.ids.push(self.structures[s].id);

@@ -23,8 +23,10 @@ const COUNTED_FOR: Duration = Duration::from_secs(1);
 pub struct Full {
     /// The requesting prefix, and the structure if it exists already.
     pub asker: Box<str>,
-    /// Number of blocks requested.
+    /// Units requested.
     pub asked: u64,
+    /// The same in whole blocks, as all of the following.
+    pub asked_blocks: u64,
     /// Free blocks in memory, including the reserved ones.
     pub free: u64,
     /// Free blocks reserved for moves and repairs.
@@ -53,22 +55,23 @@ impl fmt::Display for Suspect {
     }
 }
 
-/// One tier of the cluster, in blocks.
+/// One tier of the cluster: memory in whole blocks, a lower tier in blocks of any capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FullTier {
     /// Memory, or the class of the disks.
     pub name: &'static str,
-    /// Number of all blocks.
+    /// All of it.
     pub total: u64,
-    /// Number of blocks that could be allocated here.
+    /// The part that could be allocated here.
     pub free: u64,
-    /// Blocks that have an owner, or are not free yet; a block on its way between tiers counts in both.
+    /// The part of blocks that have an owner, or are not free yet; a block on its way between tiers counts in
+    /// both.
     pub out: u64,
-    /// Free blocks not lent to this controller shard: lent to other shards, or not lent yet.
+    /// Free memory not lent to this controller shard: lent to other shards, or not lent yet.
     pub elsewhere: u64,
 }
 
-/// The blocks that a job holds, and those without an owner.
+/// The blocks that a job holds, and those without an owner, in the measure of their tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
     /// Its name.
@@ -79,7 +82,7 @@ pub struct Holding {
     pub out: Vec<u64>,
     /// Blocks of any job, counted in the same way, that are being freed or retained for a flush.
     pub kept: Vec<u64>,
-    /// The job's prefixes with most blocks, the largest first.
+    /// The job's prefixes with most memory, in whole blocks, the largest first.
     pub prefixes: Vec<(Box<str>, u64)>,
 }
 
@@ -103,11 +106,11 @@ fn shown(name: &str) -> String {
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Full { asker, asked, free, reserved, tiers, holding, suspects } = self;
+        let Full { asker, asked_blocks, free, reserved, tiers, holding, suspects, .. } = self;
         write!(
             f,
             "cannot allocate {} for '{}': the cluster has {free} free in memory, ",
-            blocks(*asked),
+            blocks(*asked_blocks),
             shown(asker)
         )?;
         write!(f, "of which {reserved} are reserved for moves and repairs (")?;
@@ -191,9 +194,16 @@ impl Catalog {
                 }
             }
         }
+        let FullTier { total, free: unused, out, elsewhere, .. } = &mut tiers[0];
+        let whole = self.whole();
+        [total, unused, elsewhere].into_iter().for_each(|units| *units /= whole);
+        *out = out.div_ceil(whole);
         let holding = self.holding(j, &tiers);
         let suspects = self.roomy_suspects();
-        Full { asker: asker.into(), asked, free, reserved, tiers, holding, suspects }
+        let (asked_blocks, free, reserved) =
+            (self.in_blocks(asked), free / whole, reserved / whole);
+        let asker = asker.into();
+        Full { asker, asked, asked_blocks, free, reserved, tiers, holding, suspects }
     }
 
     /// Suspected servers that have room, or may have it after they demoted blocks to a disk.
@@ -212,31 +222,39 @@ impl Catalog {
         {
             return counted.clone();
         }
+        // Memory is counted in units, and a lower tier in blocks.
+        let of_tier = |tier: usize, units: u64| if tier == 0 { units } else { 1 };
         let [mut by_tier, mut out, mut kept] = [(); 3].map(|()| vec![0; tiers.len()]);
         let mut by_prefix: HashMap<u32, u64> = HashMap::new();
         for (_, structure) in self.structures.iter().filter(|(_, s)| s.job == j) {
             for block in structure.blocks() {
                 let (tier, to) = self.tiers_named(block, tiers);
-                by_tier[tier] += 1;
-                out[tier] += 1;
+                let units = u64::from(self.pool.units(block));
+                by_tier[tier] += of_tier(tier, units);
+                out[tier] += of_tier(tier, units);
                 if to != tier {
-                    out[to] += 1;
+                    out[to] += of_tier(to, units);
                 }
-                *by_prefix.entry(structure.prefix).or_default() += 1;
+                *by_prefix.entry(structure.prefix).or_default() += units;
             }
         }
         for block in self.pool.quarantined() {
             let (tier, to) = self.tiers_named(block, tiers);
-            kept[tier] += 1;
+            let units = u64::from(self.pool.units(block));
+            kept[tier] += of_tier(tier, units);
             if to != tier {
-                kept[to] += 1;
+                kept[to] += of_tier(to, units);
             }
+        }
+        for counts in [&mut by_tier, &mut out, &mut kept] {
+            counts.iter_mut().take(1).for_each(|memory| *memory = self.in_blocks(*memory));
         }
         let mut largest: Vec<(u32, u64)> = by_prefix.into_iter().collect();
         // Of two equal counts, the older prefix first: the order of a hash table is arbitrary.
-        largest.sort_by_key(|&(n, blocks)| (std::cmp::Reverse(blocks), self.dag.nodes[n].id));
+        largest.sort_by_key(|&(n, units)| (std::cmp::Reverse(units), self.dag.nodes[n].id));
         let named = largest.into_iter().take(NAMED);
-        let prefixes = named.map(|(n, blocks)| (self.dag.path_of(n).into(), blocks)).collect();
+        let prefixes = named.map(|(n, units)| (self.dag.path_of(n).into(), self.in_blocks(units)));
+        let prefixes = prefixes.collect();
         let job = self.jobs[j].name.clone();
         let holding = Arc::new(Holding { job, tiers: by_tier, out, kept, prefixes });
         self.counted.0.insert(id, (now, holding.clone()));

@@ -7,7 +7,8 @@
 //! the order of that list. Every request can be repeated.
 
 use crate::command::Seal;
-use crate::pool::{Draw, SlotOwner};
+use crate::pool::{Draw, SlotOwner, Wanted, Where};
+use crate::quota::Quota;
 use crate::structures::{Granted, Placed, StructureRecord};
 use crate::{Catalog, CatalogError, Effect, Reply, Router};
 use honeycomb_types::{BlockAt, BlockId, Bug, MapVersion, MoveId, ServerId, StructureId};
@@ -21,6 +22,12 @@ pub(crate) enum Position {
 }
 
 impl StructureRecord {
+    /// The last block of the successor list, which is its tail if it has no successor.
+    fn last_granted(&self) -> BlockId {
+        let granted = self.growth.as_ref().and_then(|growth| growth.granted.back());
+        granted.map_or(self.entries[self.entries.len() - 1].block, |granted| granted.block)
+    }
+
     /// The position of one of its blocks.
     pub(crate) fn position(&self, block: BlockId) -> Option<Position> {
         let tail = self.entries.len() - 1;
@@ -159,6 +166,61 @@ impl Catalog {
         Ok(())
     }
 
+    /// Gives a block that fills up a larger capacity in place: for this many bytes, as far as the block size
+    /// allows. A block that has it already, because the answer was lost, gets the same answer. A refused
+    /// block continues in another one, which may be on another core or in another tier.
+    pub(crate) fn grow_block(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        bytes: u64,
+    ) -> Result<Reply, CatalogError> {
+        let s = self.held_by(id, at)?;
+        let (units, before) = (self.units().capacity_for(bytes), self.pool.units(at.block));
+        if !self.structures[s].attributes_of(at.block).enlarges {
+            return Err(self.wrong_kind(s, "structure whose blocks grow in place"));
+        }
+        if units > before {
+            self.enlarge(s, at, (before, units))?;
+        }
+        let capacity = u64::from(self.pool.units(at.block)) * self.units().bytes();
+        Ok(Reply::Capacity { bytes: capacity })
+    }
+
+    fn enlarge(
+        &mut self,
+        s: u32,
+        at: BlockAt,
+        (before, units): (u32, u32),
+    ) -> Result<(), CatalogError> {
+        let StructureRecord { job: j, prefix: n, .. } = self.structures[s];
+        let Where { tier, to, .. } = self.pool.place(at.block);
+        if tier != to || self.structures[s].move_of(at.block).is_some() {
+            return Err(CatalogError::Moving { at });
+        }
+        let (more, recovering) = (units - before, self.recovering());
+        let quota = self.may_take(j, s, more.into())?;
+        if recovering && quota != Quota::None {
+            return Err(CatalogError::Recovering);
+        }
+        self.pressure.asks(n);
+        let fair = self.policy.kind().is_fair() && !recovering && !tier.is_below();
+        let leaves = fair && self.leaves_memory(j, more);
+        if leaves || self.pool.enlarge(at.block, units, Draw::Ordinary).is_err() {
+            self.pressure.refuses(n);
+            return Err(match recovering {
+                true => CatalogError::Recovering,
+                false => CatalogError::OutOfMemory(Box::new(self.full((j, n), s, more.into()))),
+            });
+        }
+        match quota {
+            Quota::Beside => self.units_found(j, s, more.into()),
+            Quota::None | Quota::Bounded => self.units_came(j, s, more.into()),
+        }
+        self.check_held(j);
+        Ok(())
+    }
+
     /// Adds a successor at the end of the list: a pre-allocated block, or a new one.
     fn grant(&mut self, s: u32, effects: &mut Vec<Effect>) -> Result<BlockId, CatalogError> {
         let spare = self.structures[s].growth.as_mut().and_then(|g| g.spare.pop_front());
@@ -167,7 +229,9 @@ impl Catalog {
             None => {
                 let StructureRecord { job, prefix, .. } = self.structures[s];
                 let kind = self.structures[s].placed_as();
-                let blocks = self.take_blocks((job, prefix), s, kind, 1, Draw::Ordinary)?;
+                // The structure fills its next block as fast as its last one.
+                let wanted = Wanted::one(self.pool.units(self.structures[s].last_granted()));
+                let blocks = self.take_blocks((job, prefix), s, kind, wanted, Draw::Ordinary)?;
                 let (block, range) = (blocks[0].block, (0, u64::MAX));
                 effects.push(self.open_effect(s, block, range, MoveId::NONE));
                 blocks[0].block

@@ -118,7 +118,7 @@ impl Catalog {
     pub(crate) fn supply(&self) -> Supply {
         let mut supply = Supply::default();
         for (_, server) in self.pool.servers() {
-            supply.memory += server.total as u64 * self.block_size;
+            supply.memory += server.total as u64 * self.units().bytes();
             let below: u64 = server.tiers.iter().map(|tier| u64::from(tier.blocks)).sum();
             supply.below += below * u64::from(server.shards()) * self.block_size;
             supply.bytes_per_s += HINT_SERVER_BYTES_PER_S;

@@ -142,17 +142,16 @@ impl Catalog {
             let own = || self.structures.iter().map(|(_, s)| s).filter(|s| s.job == j);
             let blocks = own().flat_map(StructureRecord::blocks);
             let bytes: u64 = blocks.map(|block| self.pool.bytes_used(block)).sum();
+            let own_indices = self.structures.iter().filter(|(_, s)| s.job == j);
+            let units: u64 = own_indices.map(|(s, _)| self.units_of(s)).sum();
             let nodes = || self.dag.nodes.iter().map(|(_, node)| node).filter(|n| n.job == j);
             let live = nodes().filter(|node| node.live()).count() as u64;
             live_prefixes += live;
             let pinned = nodes().filter(|node| node.live() && node.pinned).count() as u64;
             require(pinned == job.pinned, 0, || format!("job {}: {pinned} pinned", job.id))?;
-            let counted = (
-                (nodes().count(), live, own().count() as u64),
-                (own().flat_map(StructureRecord::blocks).count() as u64, bytes),
-            );
+            let counted = ((nodes().count(), live, own().count() as u64), (units, bytes));
             let kept =
-                ((job.nodes, job.live_prefixes, job.structures), (job.blocks, job.bytes_used));
+                ((job.nodes, job.live_prefixes, job.structures), (job.units, job.bytes_used));
             require(counted == kept, 2, || format!("job {}: {kept:?}, not {counted:?}", job.id))?;
         }
         self.check_quotas().map_err(|what| Broken { invariant: 30, what })?;

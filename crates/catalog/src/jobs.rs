@@ -58,7 +58,7 @@ pub(crate) struct Job {
     /// Number of live prefixes that never expire.
     pub(crate) pinned: u64,
     pub(crate) structures: u64,
-    pub(crate) blocks: u64,
+    pub(crate) units: u64,
     pub(crate) bytes_used: u64,
     pub(crate) tombstones: Tombstones,
     /// Its bill.
@@ -91,7 +91,7 @@ impl Job {
             live_prefixes: 0,
             pinned: 0,
             structures: 0,
-            blocks: 0,
+            units: 0,
             bytes_used: 0,
             tombstones,
             bill: Bill::default(),
@@ -500,7 +500,7 @@ impl Catalog {
         }
         self.close_bill(j);
         let job = &self.jobs[j];
-        let left = (job.structures, job.blocks, job.bytes_used);
+        let left = (job.structures, job.units, job.bytes_used);
         assert_eq!(left, (0, 0, 0), "INV-02: a job that ended still held blocks");
         assert_eq!(job.bounded_prefixes, 0, "INV-30: the quotas of a job that ended are counted");
         self.quotas.job_ends(job.tenant);
@@ -526,7 +526,7 @@ impl Catalog {
             prefixes: job.live_prefixes,
             pinned: job.pinned,
             structures: job.structures,
-            blocks: job.blocks,
+            blocks: self.in_blocks(job.units),
             bytes_used: job.bytes_used,
             age_ms: self.now.since(job.registered).as_millis() as u64,
             quota: job.quota.most,
@@ -598,10 +598,10 @@ impl Catalog {
         };
         let pinned = node.pinned && node.live();
         let special = self.dag.special.get(&n);
-        let (allowed, held_blocks) = self.quotas.of_prefix(node.id);
+        let (allowed, held) = self.quotas.of_prefix(node.id);
         PrefixInfo {
             max_blocks: allowed.most,
-            held_blocks,
+            held_blocks: self.in_blocks(held),
             prefix: node.id,
             name: node.name.clone(),
             parents: self.parents_in_order(n),

@@ -280,7 +280,7 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.now = self.now.max(now);
-        self.pool.meter.at(self.now, self.block_size);
+        self.pool.meter.at(self.now, self.units().bytes());
         self.started.get_or_insert(self.now);
         self.pressure.begins(matches!(command, Command::ShortOf { .. }));
         self.dag.begin_command();
@@ -356,7 +356,7 @@ impl Catalog {
             C::RejoinServer { server, member } => self.rejoin_server(server, member),
             C::Inventory { server, held, last } => self.inventory(server, held, last, effects),
             C::Lent { server, lent } => self.lent(server, lent, effects),
-            C::ShortOf { blocks } => self.short_of(blocks, effects),
+            C::ShortOf { units } => self.short_of(units, effects),
             C::ServerReport { server, report } => self.server_report(server, report),
             C::DrainServer { actor, address, cancel } => {
                 self.drain_server(actor, address, cancel, effects)
@@ -369,6 +369,7 @@ impl Catalog {
             C::BlockOpened { server, at } => self.block_opened(server, at),
             C::BlockFreed { server, at } => self.block_freed(server, at),
             C::GrowStructure { structure, at } => self.grow(structure, at, effects),
+            C::GrowBlock { structure, at, bytes } => self.grow_block(structure, at, bytes),
             C::SealBlock { structure, at, seal } => self.seal(structure, at, seal, effects),
             C::QueueTaken { structure, at, items, bytes } => {
                 self.queue_taken(structure, at, items, bytes, effects)

@@ -2,8 +2,8 @@
 //!
 //! A server that joins several controller shards has a separate set of block names for each of them, but
 //! memory for only one set. It keeps the ledger, and lends room in lots (ADR 0021). This module is the
-//! borrower's side, for each core of a server: blocks that are out (allocated, or in quarantine) never exceed
-//! the lent blocks (INV-40). Spare blocks beyond some lots are returned at once; when few are spare, more are
+//! borrower's side, for each core of a server: units that are out (allocated, or in quarantine) never exceed
+//! the lent units (INV-40). Spare units beyond some lots are returned at once; when few are spare, more are
 //! requested before they are needed. A shard without allocated or quarantined blocks keeps no loan.
 //!
 //! One request for each server is under way at a time. Returned blocks are given up here before the request
@@ -19,7 +19,7 @@ use honeycomb_types::{Bug, ServerId, Time};
 pub(crate) struct Lending {
     /// The requested total, by core, while the answer is under way.
     asked: Option<Box<[u32]>>,
-    /// The number of blocks that an allocation lacks.
+    /// The units that an allocation lacks.
     short: u32,
     /// The earliest time of a new request after an answer with less than requested, unless an allocation
     /// waits.
@@ -33,9 +33,9 @@ pub(crate) struct Lending {
     pub(crate) told: Option<Box<[u32]>>,
 }
 
-/// The blocks of a lot, on a core of this many blocks.
-fn lot(blocks: u32) -> u32 {
-    (blocks / LOTS_PER_CORE).max(1)
+/// The units of a lot, on a core of this many units: at least a whole block.
+fn lot(capacity: u32, whole: u32) -> u32 {
+    (capacity / LOTS_PER_CORE).max(whole)
 }
 
 impl Lending {
@@ -46,22 +46,23 @@ impl Lending {
 }
 
 impl Server {
-    /// The desired number of lent blocks, by core, which leaves a useful number spare.
+    /// The desired number of lent units, by core, which leaves a useful number spare.
     fn desired(&self, short: u32) -> Box<[u32]> {
         let cores = self.cores().len() as u32;
         let idle = short == 0 && self.cores().all(|core| core.out() == 0);
         let reserve = self.reserve().div_ceil(cores);
         let extra = short.div_ceil(cores);
         let desired = self.cores().map(|core| {
-            let (lot, out, spare) = (lot(core.blocks()), core.out(), core.room());
-            let blocks = match spare {
+            let lot = lot(core.capacity(), self.units.whole());
+            let (out, spare) = (core.out(), core.room());
+            let units = match spare {
                 _ if idle => 0,
                 _ if self.draining => out,
                 spare if spare < reserve + lot.div_ceil(2) + extra => out + reserve + lot + extra,
                 spare if spare > reserve + 2 * lot => out + reserve + lot,
                 spare => out + spare,
             };
-            blocks.min(core.blocks())
+            units.min(core.capacity())
         });
         desired.collect()
     }
@@ -75,7 +76,7 @@ impl Catalog {
         lending.any(|lending| lending.asked.is_some() || lending.short > 0)
     }
 
-    /// Whether a server that had fewer blocks than a refused allocation lacked can be asked again soon. The
+    /// Whether a server that had fewer units than a refused allocation lacked can be asked again soon. The
     /// other shards may have borrowed more than they use, and return that within this time.
     pub fn lacks_lots(&self) -> bool {
         let mut lending = self.pool.servers().filter_map(|(_, server)| server.lending.as_ref());
@@ -92,7 +93,7 @@ impl Catalog {
         self.pool.servers().any(|(_, server)| has_more(server))
     }
 
-    /// A server reports the blocks that it lends to this shard, by core: when it joins, and in answer to a
+    /// A server reports the units that it lends to this shard, by core: when it joins, and in answer to a
     /// request. An empty answer is a refusal.
     pub(crate) fn lent(
         &mut self,
@@ -110,7 +111,7 @@ impl Catalog {
             return Ok(Reply::Done);
         }
         let pays =
-            |(core, lent): (&Core, &u32)| core.blocks() >= *lent && (core.out() <= *lent || away);
+            |(core, lent): (&Core, &u32)| core.capacity() >= *lent && (core.out() <= *lent || away);
         if lent.len() != server.cores().len() || !server.cores().zip(lent).all(pays) {
             return Err(CatalogError::UnknownServer { server: id });
         }
@@ -134,29 +135,28 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// An allocation of this many blocks was refused: sends requests to all servers that lend.
+    /// An allocation of this many units was refused: sends requests to all servers that lend.
     pub(crate) fn short_of(
         &mut self,
-        blocks: u32,
+        units: u32,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let cores = self.pool.servers().flat_map(|(_, server)| server.cores());
-        let possible: u64 = cores
-            .map(|core| (core.room() + core.blocks().saturating_sub(core.lent())) as u64)
-            .sum();
-        // No answer helps an allocation of more blocks than there are. It ends no other allocation's wait.
+        let possible: u64 =
+            cores.map(|core| (core.room() + core.capacity() - core.lent()) as u64).sum();
+        // No answer helps an allocation of more units than there are. It ends no other allocation's wait.
         let lacks_until =
-            if possible >= blocks as u64 { self.now + FULL_PATIENCE } else { Time::ZERO };
+            if possible >= units as u64 { self.now + FULL_PATIENCE } else { Time::ZERO };
         let mut stirred = Vec::new();
         for (id, server) in self.pool.servers_mut_by_id() {
             let asked = !server.is_away() && server.takes_blocks();
             if let Some(lending) = server.lending.as_mut().filter(|_| asked) {
-                lending.short = lending.short.max(blocks.max(1));
+                lending.short = lending.short.max(units.max(1));
                 lending.lacks_until = lending.lacks_until.max(lacks_until);
                 stirred.push(id);
             }
         }
-        self.short_of_memory(blocks, effects);
+        self.short_of_memory(units, effects);
         stirred.into_iter().for_each(|id| self.pool.stir(id));
         self.balance_lots(effects);
         Ok(Reply::Done)

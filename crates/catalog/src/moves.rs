@@ -14,7 +14,7 @@
 //! block is in the map. With it, a source that missed the answer to its commit can be answered again, and a
 //! target that missed the end of the move can be notified again.
 
-use crate::pool::{Draw, SlotOwner};
+use crate::pool::{Draw, SlotOwner, Wanted};
 use crate::structures::{Placed, StructureRecord};
 use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{MOVE_MAX, SLOT_WIDTH};
@@ -288,7 +288,8 @@ impl Catalog {
         }
         let StructureRecord { job, prefix, .. } = self.structures[s];
         let kind = self.structures[s].placed_as();
-        let target = self.take_blocks((job, prefix), s, kind, 1, Draw::Reserve)?[0].block;
+        let wanted = Wanted::one(self.pool.units(source));
+        let target = self.take_blocks((job, prefix), s, kind, wanted, Draw::Reserve)?[0].block;
         let mv = self.note_move(s, Move { id, source, target, start, end, way });
         effects.push(self.open_effect(s, target, (start, end), mv.id));
         Ok(mv)
@@ -314,8 +315,11 @@ impl Catalog {
     fn roomy_neighbour(&self, s: u32, block: BlockId) -> Option<BlockId> {
         let (place, ..) = self.range_of(s, block);
         let structure = &self.structures[s];
-        let full = self.marks(structure.prefix).split_at(self.block_size as usize) as u64;
-        let most = full * MERGE_FILL.0 / MERGE_FILL.1;
+        let marks = self.marks(structure.prefix);
+        let most = |side: BlockId| {
+            let capacity = u64::from(self.pool.units(side)) * self.units().bytes();
+            marks.split_at(capacity as usize) as u64 * MERGE_FILL.0 / MERGE_FILL.1
+        };
         let own = self.pool.bytes_used(block);
         [place.checked_sub(1), Some(place + 1)]
             .into_iter()
@@ -325,7 +329,7 @@ impl Catalog {
                 self.pool.takes_blocks(side.server()) && self.pool.stays_in_memory(side)
             })
             .map(|side| (self.pool.bytes_used(side), side))
-            .filter(|(used, _)| used + own <= most)
+            .filter(|&(used, side)| used + own <= most(side))
             .min_by_key(|(used, _)| *used)
             .map(|(_, side)| side)
     }

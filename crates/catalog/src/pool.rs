@@ -5,8 +5,8 @@
 //! server registered (INV-02). Every allocation is a new epoch (INV-01), and only the confirmation of the
 //! epoch that was taken back frees a block again, once (INV-03).
 //!
-//! On a server with lower tiers, a core has more block names than room in memory. Room is counted in each
-//! tier: a block on its way from one tier to another counts in both, from before it begins until its arrival
+//! Memory is allocated in units (`BlockUnits`): a block has a capacity, which grows in place, and a core has
+//! more block names than memory for whole blocks. Room is counted in each tier: a block on its way from one tier to another counts in both, from before it begins until its arrival
 //! is reported, so that no count is ever less than the actual use (INV-42).
 
 use crate::durable::Dirty;
@@ -25,7 +25,7 @@ mod places;
 mod recovery;
 mod server;
 
-pub(crate) use cores::{Core, CoreRoom, SlotOwner, Where, tick_of};
+pub(crate) use cores::{Core, CoreRoom, Going, SlotOwner, Where, tick_of};
 pub(crate) use metered::{Meter, PLACES};
 pub(crate) use server::{Presence, Server};
 
@@ -36,6 +36,26 @@ pub(crate) enum Draw {
     Ordinary,
     /// All blocks: a move frees memory, or makes room that no other allocation can make.
     Reserve,
+}
+
+/// The blocks that an allocation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) blocks: u32,
+    /// The capacity of each, in units.
+    pub(crate) units: u32,
+}
+
+impl Wanted {
+    /// One block of this capacity.
+    pub(crate) fn one(units: u32) -> Wanted {
+        Wanted { blocks: 1, units }
+    }
+
+    /// Units of all of them.
+    pub(crate) fn all(self) -> u32 {
+        self.blocks.saturating_mul(self.units)
+    }
 }
 
 /// The error of a request for which there is not enough room.
@@ -91,7 +111,7 @@ impl Pool {
 
     pub(crate) fn leave(&mut self, server: ServerId) -> Option<Server> {
         self.dirty.mark(server.0);
-        let below: Vec<u32> = self.below_on(server).map(|(_, s)| s).collect();
+        let below: Vec<(u32, u32)> = self.below_on(server).map(|(_, staying)| staying).collect();
         below.into_iter().for_each(|s| self.staying.change(Some(s), None));
         for lying in self.lying_on(server) {
             self.meter.change(Some(lying), None);
@@ -186,6 +206,11 @@ impl Pool {
         BlockAt { block, epoch: slot.epoch }
     }
 
+    /// The capacity of a block, in units; 0 when its server is lost.
+    pub(crate) fn units(&self, block: BlockId) -> u32 {
+        self.slot(block).map_or(0, |slot| slot.units)
+    }
+
     pub(crate) fn bytes_used(&self, block: BlockId) -> u64 {
         self.slot(block).map_or(0, Slot::bytes_used)
     }
@@ -224,7 +249,7 @@ impl Pool {
         Some((structure, change))
     }
 
-    /// The free blocks available to ordinary allocation, all free blocks, and the reserved ones.
+    /// The units of memory available to ordinary allocation, all free units, and the reserved ones.
     pub(crate) fn room(&self) -> (u64, u64, u64) {
         self.servers.values().fold((0, 0, 0), |(ordinary, free, reserved), server| {
             let own = server.room(Draw::Ordinary) as u64;
@@ -233,39 +258,42 @@ impl Pool {
         })
     }
 
-    /// Allocates `asked` blocks of one tier to a structure, or none (`NoRoom`): on the servers chosen by the
-    /// weights, if those name one with room, else on the servers chosen by the policy.
+    /// Allocates blocks of this number and capacity in one tier to a structure, or none (`NoRoom`): on the
+    /// servers chosen by the weights, if those name one with room, else on the servers chosen by the policy.
     pub(crate) fn allocate(
         &mut self,
         mut chooser: Chooser<'_>,
         (structure, kind): (u32, Kind),
-        asked: u32,
+        Wanted { blocks: asked, units }: Wanted,
         draw: Draw,
         (tier, now): (TierIx, Time),
     ) -> Result<Vec<BlockAt>, NoRoom> {
         assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
         let able = self.servers.values().filter(|server| server.kinds.serves(kind));
-        let available: u64 = able.map(|server| server.room_in(tier, draw) as u64).sum();
+        let available: u64 = able.map(|server| server.fits(tier, draw, units) as u64).sum();
         if available < asked as u64 {
             return Err(NoRoom);
         }
         let mut rooms = std::mem::take(&mut self.rooms);
         rooms.clear();
-        // A server that does not serve the kind has no room for it.
-        rooms.extend(self.servers().map(|(id, server)| {
-            let free = if server.kinds.serves(kind) { server.room_in(tier, draw) } else { 0 };
-            ServerRoom { server: id, free }
-        }));
+        // A server that does not serve the kind, or has no room for a block, has no room.
+        let room_of = |server: &Server| {
+            let able = server.kinds.serves(kind) && server.fits(tier, draw, units) > 0;
+            if able { server.room_in(tier, draw) } else { 0 }
+        };
+        rooms.extend(
+            self.servers().map(|(id, server)| ServerRoom { server: id, free: room_of(server) }),
+        );
         let mut taken: HashMap<BlockId, u32> = HashMap::new();
         let mut blocks = Vec::with_capacity(asked as usize);
         for _ in 0..asked {
             let chosen = chooser.server(&rooms);
             let room = &mut rooms[chosen];
             assert!(room.free > 0, "a policy chose a server without room");
-            room.free -= 1;
             let server = room.server;
-            let shard = self.choose_shard(chooser.policy, server, tier, &taken);
-            blocks.push(self.take(server, shard, structure, tier, now));
+            let shard = self.choose_shard(chooser.policy, server, (tier, units), &taken);
+            blocks.push(self.take((server, shard), structure, units, (tier, now)));
+            room.free = room_of(&self.servers[&server]);
             if asked > 1 {
                 *taken.entry(BlockId::new(server, shard, 0)).or_default() += 1;
             }
@@ -278,7 +306,7 @@ impl Pool {
         &mut self,
         policy: &dyn Policy,
         server: ServerId,
-        tier: TierIx,
+        (tier, units): (TierIx, u32),
         taken: &HashMap<BlockId, u32>,
     ) -> ShardIx {
         let mut rooms = std::mem::take(&mut self.shard_rooms);
@@ -286,7 +314,8 @@ impl Pool {
         rooms.extend(self.servers[&server].cores.iter().enumerate().map(|(n, core)| {
             let ix = ShardIx(n as u8);
             let taken = taken.get(&BlockId::new(server, ix, 0)).copied().unwrap_or(0);
-            ShardRoom { shard: ix, free: core.room_in(tier), taken }
+            let free = if core.fits(tier, units) > 0 { core.room_in(tier) } else { 0 };
+            ShardRoom { shard: ix, free, taken }
         }));
         let chosen = rooms[policy.shard(&rooms)];
         assert!(chosen.free > 0, "a policy chose a shard without room");
@@ -296,11 +325,10 @@ impl Pool {
 
     fn take(
         &mut self,
-        server: ServerId,
-        shard: ShardIx,
+        (server, shard): (ServerId, ShardIx),
         structure: u32,
-        tier: TierIx,
-        now: Time,
+        units: u32,
+        (tier, now): (TierIx, Time),
     ) -> BlockAt {
         self.last_epoch += 1;
         let epoch = Epoch::new(self.term, self.last_epoch);
@@ -311,10 +339,11 @@ impl Pool {
             !state.is_suspected(),
             "INV-56: server {server} is suspected and was given a block"
         );
-        let index = state.cores[shard.0 as usize].take(epoch, structure, tier, now);
+        let core = &mut state.cores[shard.0 as usize];
+        let index = core.take((epoch, structure), units, (tier, now));
         self.stir(server);
         let block = BlockId::new(server, shard, index);
-        self.staying.change(None, self.below_for(block));
+        self.staying.change(None, self.staying_for(block));
         self.meter.change(None, self.lying(block));
         BlockAt { block, epoch }
     }
@@ -338,7 +367,7 @@ impl Pool {
     /// Takes a block from its owner and retains it until `free_kept`. Returns the bytes that it held.
     pub(crate) fn keep(&mut self, block: BlockId, structure: u32) -> u64 {
         let id = block.server();
-        self.staying.change(self.below_for(block), None);
+        self.staying.change(self.staying_for(block), None);
         self.meter.change(self.lying(block), None);
         let server =
             self.servers.get_mut(&id).expect("structures have blocks on live servers only");

@@ -11,7 +11,7 @@
 //! cycles over its blocks and examines a bounded number of them. `disk_pressure` handles disks that run
 //! short. Access times come from the servers' reports, four times a second, which is finer than necessary.
 
-use crate::pool::{Draw, Pool, Server, Where, tick_of};
+use crate::pool::{Draw, Going, Pool, Server, Where, tick_of};
 use crate::structures::StructureRecord;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
@@ -64,7 +64,7 @@ pub(crate) struct Pressure {
     pub(crate) disk_hands: HashMap<u32, Hand>,
     /// The prefix from which the next search over all prefixes for such a block starts.
     pub(crate) disk_from: Option<PrefixId>,
-    /// Prefixes that requested blocks during this command, and the number of blocks that each lacks.
+    /// Prefixes that requested memory during this command, and the units that each lacks.
     asked: Vec<(u32, u32)>,
     /// Demotions that start before the command has ended.
     pub(crate) early: Vec<Effect>,
@@ -113,9 +113,9 @@ impl Pressure {
     }
 }
 
-/// Blocks of a server's memory that are kept free for coming requests.
+/// Units of a server's memory that are kept free for coming requests.
 pub(crate) fn mark_of(server: &Server) -> u64 {
-    (2 * server.shards() as u64).max(server.total as u64 / 32)
+    (server.units.units(2 * server.shards() as u32) as u64).max(server.total as u64 / 32)
 }
 
 /// Whether a server can demote blocks from memory now.
@@ -167,9 +167,9 @@ impl Catalog {
     }
 
     /// Demotes blocks of the prefix whose request was refused last.
-    pub(crate) fn short_of_memory(&mut self, blocks: u32, effects: &mut Vec<Effect>) {
+    pub(crate) fn short_of_memory(&mut self, units: u32, effects: &mut Vec<Effect>) {
         if let Some(n) = self.pressure.refused.take() {
-            self.press_prefix(n, blocks, effects);
+            self.press_prefix(n, units, effects);
         }
     }
 
@@ -178,7 +178,7 @@ impl Catalog {
         self.pool.servers().map(|(_, s)| s).filter(has_tiers)
     }
 
-    /// Blocks of memory that are kept free for coming requests.
+    /// Units of memory that are kept free for coming requests.
     pub(crate) fn kept_free(&self) -> u64 {
         self.with_tiers().map(mark_of).sum()
     }
@@ -193,13 +193,13 @@ impl Catalog {
         let (mark, most) = (self.kept_free(), self.with_tiers().count() as u32 * LOWERING_MAX);
         // A demotion to a store may be slow. A refused caller does not wait for it while a disk has room.
         let short = u64::from(short);
-        let few = |pool: &Pool, down: u32| {
+        let few = |pool: &Pool, going: Going| {
             ordinary + u64::from(pool.leaving_memory()) < mark + short
-                || ordinary + u64::from(down) < short
+                || ordinary + u64::from(going.units_down) < short
         };
         loop {
-            let down = self.pool.going().down;
-            if down >= most || !few(&self.pool, down) {
+            let going = self.pool.going();
+            if going.down >= most || !few(&self.pool, going) {
                 return;
             }
             // No client can access blocks that are retained for an unavailable store.
@@ -396,7 +396,7 @@ impl Catalog {
         let server = self.pool.server(block.server()).filter(has_tiers);
         let room = server.is_some_and(|server| {
             let core = server.cores().nth(block.shard().0 as usize).map_or(0, |core| core.room());
-            core > 0 && server.spare() as u64 > RAISE_MARKS * mark_of(server)
+            core >= self.pool.units(block) && server.spare() as u64 > RAISE_MARKS * mark_of(server)
         });
         room && ordinary > RAISE_MARKS * all && self.pool.leaving_memory() == 0
     }
@@ -482,7 +482,7 @@ impl Catalog {
         self.structures.iter().map(|(_, structure)| of_one(structure)).sum()
     }
 
-    /// Blocks of memory available beyond the reserves, for a checker.
+    /// Units of memory available beyond the reserves, for a checker.
     pub fn free_in_memory(&self) -> u64 {
         self.pool.servers().map(|(_, server)| server.room(Draw::Ordinary) as u64).sum()
     }

@@ -1,6 +1,6 @@
-//! Quotas: the most blocks that tenants, jobs and prefixes may hold (INV-30).
+//! Quotas: the most memory that tenants, jobs and prefixes may hold, in whole blocks (INV-30).
 //!
-//! A block counts to its job, to the job's tenant, and to every prefix with a quota that was an ancestor of
+//! A block counts with its capacity, in units (`BlockUnits`). It counts to its job, to the job's tenant, and to every prefix with a quota that was an ancestor of
 //! its structure when the structure was created, or became one when the quota was set. Ancestors are those of
 //! the line of first parents, as in the prefix's canonical path: walking all parents of a DAG would count a
 //! block once for each path to it. The owners to which a structure counts do not change with the hierarchy,
@@ -16,12 +16,13 @@ use crate::command::{QuotaChange, QuotaOf};
 use crate::dag::Dag;
 use crate::durable::Dirty;
 use crate::error::QuotaLevel;
+use crate::jobs::Job;
 use crate::shares::Giver;
 use crate::slab::{NONE, Slab, chain};
 use crate::{Actor, Catalog, CatalogError, Reply};
 use hashbrown::HashMap;
 use honeycomb_types::limits::TENANTS_MAX;
-use honeycomb_types::{Bug, PrefixId, check_name, tenant_of};
+use honeycomb_types::{BlockUnits, Bug, PrefixId, check_name, tenant_of};
 
 /// The limits and the weight of a tenant, a job or a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +70,8 @@ pub(crate) struct Bound {
     pub(crate) most: u64,
     /// Blocks in memory beyond which its blocks are demoted first; 0 for none.
     pub(crate) soft: u64,
-    /// The number of blocks that were held when the bound was set, or were found without a request, less the
-    /// number freed since. The owner never holds more than the greater of this and `most`.
+    /// The units that were held when the bound was set, or were found without a request, less those freed
+    /// since. The owner never holds more than the greater of this and `most`.
     over: u64,
 }
 
@@ -79,16 +80,26 @@ impl Bound {
         Bound { most: allowed.most, soft: allowed.soft, over: 0 }
     }
 
-    /// A bound that is set while this many blocks are held.
+    /// A bound that is set while this many units are held.
     fn set(allowed: Allowance, held: u64) -> Bound {
         Bound { over: held, ..Bound::new(allowed) }
     }
 
-    fn admits(self, held: u64, asked: u64) -> bool {
-        self.most == 0 || held.saturating_add(asked) <= self.most
+    /// The most units, of which a block has so many.
+    fn most_units(self, whole: u64) -> u64 {
+        self.most.saturating_mul(whole)
     }
 
-    /// Records that this many blocks are held now, without an allocation.
+    /// The units beyond which blocks are demoted first; 0 for none.
+    pub(crate) fn soft_units(self, whole: u64) -> u64 {
+        self.soft.saturating_mul(whole)
+    }
+
+    fn admits(self, held: u64, asked: u64, whole: u64) -> bool {
+        self.most == 0 || held.saturating_add(asked) <= self.most_units(whole)
+    }
+
+    /// Records that this many units are held now, without an allocation.
     pub(crate) fn finds(&mut self, held: u64) {
         self.over = held;
     }
@@ -97,9 +108,9 @@ impl Bound {
         self.over = self.over.min(held);
     }
 
-    /// Whether this many blocks can be held.
-    pub(crate) fn holds(self, held: u64) -> bool {
-        self.most == 0 || held <= self.most.max(self.over)
+    /// Whether this many units can be held.
+    pub(crate) fn holds(self, held: u64, whole: u64) -> bool {
+        self.most == 0 || held <= self.most_units(whole).max(self.over)
     }
 }
 
@@ -120,7 +131,7 @@ pub(crate) struct TenantAccount {
     pub(crate) name: Box<str>,
     bound: Bound,
     weight: u32,
-    blocks: u64,
+    units: u64,
     jobs: u32,
 }
 
@@ -130,7 +141,7 @@ impl TenantAccount {
     }
 }
 
-/// A prefix with a quota, and the blocks held by it and its descendants.
+/// A prefix with a quota, and the units held by it and its descendants.
 #[derive(Clone, Copy, Debug, Default)]
 struct Subtree {
     bound: Bound,
@@ -162,7 +173,7 @@ impl Quotas {
             return t;
         }
         let (bound, weight) = (Bound::default(), 1);
-        let tenant = TenantAccount { name: name.into(), bound, weight, blocks: 0, jobs: 0 };
+        let tenant = TenantAccount { name: name.into(), bound, weight, units: 0, jobs: 0 };
         let t = self.tenants.insert(tenant);
         self.names.insert(name.into(), t);
         t
@@ -188,9 +199,9 @@ impl Quotas {
 
     fn forget(&mut self, t: u32) {
         let tenant = &self.tenants[t];
-        let TenantAccount { jobs, blocks, name, .. } = tenant;
+        let TenantAccount { jobs, units, name, .. } = tenant;
         if *jobs == 0 && !tenant.allowed().says_something() {
-            assert_eq!(*blocks, 0, "INV-30: a tenant without jobs holds blocks");
+            assert_eq!(*units, 0, "INV-30: a tenant without jobs holds blocks");
             self.names.remove(name);
             self.tenants.remove(t);
         }
@@ -199,8 +210,8 @@ impl Quotas {
     /// Sets a tenant's quota.
     pub(crate) fn bound_tenant(&mut self, name: &str, allowed: Allowance) {
         let t = self.tenant(name);
-        let TenantAccount { bound, blocks, weight, .. } = &mut self.tenants[t];
-        *bound = Bound::set(allowed, *blocks);
+        let TenantAccount { bound, units, weight, .. } = &mut self.tenants[t];
+        *bound = Bound::set(allowed, *units);
         *weight = allowed.weight;
         match allowed.says_something() {
             false if self.dirty.on() => self.forgotten.push(name.into()),
@@ -209,10 +220,10 @@ impl Quotas {
         self.forget(t);
     }
 
-    /// The weight of a tenant's share, and its soft quota.
-    pub(crate) fn tenant_share(&self, t: u32) -> (u32, u64) {
+    /// The weight of a tenant's share, and its bound.
+    pub(crate) fn tenant_share(&self, t: u32) -> (u32, Bound) {
         let tenant = &self.tenants[t];
-        (tenant.weight, tenant.bound.soft)
+        (tenant.weight, tenant.bound)
     }
 
     pub(crate) fn tenant_name(&self, t: u32) -> &str {
@@ -246,7 +257,7 @@ impl Quotas {
 
     fn of_tenant(&self, name: &str) -> (Allowance, u64) {
         let tenant = self.names.get(name).map(|&t| &self.tenants[t]);
-        tenant.map_or_else(Default::default, |tenant| (tenant.allowed(), tenant.blocks))
+        tenant.map_or_else(Default::default, |tenant| (tenant.allowed(), tenant.units))
     }
 
     fn line(&self, s: u32) -> &[PrefixId] {
@@ -260,7 +271,7 @@ impl Quotas {
         }
     }
 
-    /// The limits of a prefix with its descendants, and the blocks held; empty when it has no quota.
+    /// The limits of a prefix with its descendants, and the units held; empty when it has no quota.
     pub(crate) fn of_prefix(&self, id: PrefixId) -> (Allowance, u64) {
         self.prefixes.get(&id).map_or_else(Default::default, |Subtree { bound, held }| {
             (Allowance { most: bound.most, soft: bound.soft, weight: 1 }, *held)
@@ -289,7 +300,27 @@ fn refuse_weight(change: QuotaChange, allowed: &'static str) -> Result<(), Catal
 }
 
 impl Catalog {
-    /// Refuses blocks that would exceed a quota of a prefix, the job or its tenant. A block that exists twice
+    /// The capacity of a structure's blocks, in units.
+    pub(crate) fn units_of(&self, s: u32) -> u64 {
+        self.structures[s].blocks().map(|block| u64::from(self.pool.units(block))).sum()
+    }
+
+    /// Units as whole blocks, begun ones included.
+    pub(crate) fn in_blocks(&self, units: u64) -> u64 {
+        units.div_ceil(self.whole())
+    }
+
+    /// Units of a whole block.
+    pub(crate) fn whole(&self) -> u64 {
+        self.units().whole().into()
+    }
+
+    /// The units of its blocks.
+    pub(crate) fn units(&self) -> BlockUnits {
+        BlockUnits::of(self.block_size)
+    }
+
+    /// Refuses units that would exceed a quota of a prefix, the job or its tenant. A block that exists twice
     /// because it leaves a server counts once.
     pub(crate) fn may_take(&self, j: u32, s: u32, asked: u64) -> Result<Quota, CatalogError> {
         let refused = match self.within_quotas(j, s, asked, 0) {
@@ -303,7 +334,7 @@ impl Catalog {
         }
     }
 
-    /// Whether there is any quota; fails if one of them leaves no room for this many blocks when `copies` of
+    /// Whether there is any quota; fails if one of them leaves no room for this many units when `copies` of
     /// the held ones do not count.
     fn within_quotas(&self, j: u32, s: u32, asked: u64, copies: u64) -> Result<bool, CatalogError> {
         if Bug::QuotaForgotten.active() {
@@ -311,55 +342,57 @@ impl Catalog {
         }
         let job = &self.jobs[j];
         let mut any = job.quota.most != 0;
-        let refused = |level, bound: Bound, held| {
+        let whole = self.whole();
+        let refused = |level, bound: Bound, held: u64| {
+            let (held, asked) = (held.div_ceil(whole), asked.div_ceil(whole));
             Err(CatalogError::QuotaExceeded { level, quota: bound.most, held, asked })
         };
         for id in self.quotas.line(s) {
             let Some(&Subtree { bound, held }) = self.quotas.prefixes.get(id) else { continue };
             any |= bound.most != 0;
-            if !bound.admits(held.saturating_sub(copies), asked) {
+            if !bound.admits(held.saturating_sub(copies), asked, whole) {
                 let n = self.dag.by_id(*id).expect("a prefix with a quota is live");
                 let path = self.dag.path_of(n).into();
                 return refused(QuotaLevel::Prefix(path), bound, held);
             }
         }
-        if !job.quota.admits(job.blocks.saturating_sub(copies), asked) {
-            return refused(QuotaLevel::Job, job.quota, job.blocks);
+        if !job.quota.admits(job.units.saturating_sub(copies), asked, whole) {
+            return refused(QuotaLevel::Job, job.quota, job.units);
         }
         if let Some(tenant) = self.quotas.tenants.get(job.tenant) {
             any |= tenant.bound.most != 0;
-            if !tenant.bound.admits(tenant.blocks.saturating_sub(copies), asked) {
+            if !tenant.bound.admits(tenant.units.saturating_sub(copies), asked, whole) {
                 let name = tenant.name.clone();
-                return refused(QuotaLevel::Tenant(name), tenant.bound, tenant.blocks);
+                return refused(QuotaLevel::Tenant(name), tenant.bound, tenant.units);
             }
         }
         Ok(any)
     }
 
-    /// Blocks were added to a structure.
-    pub(crate) fn blocks_came(&mut self, j: u32, s: u32, blocks: u64) {
+    /// Units were added to a structure, in new blocks or in its own.
+    pub(crate) fn units_came(&mut self, j: u32, s: u32, units: u64) {
         self.accrue(j);
         let job = &mut self.jobs[j];
-        job.blocks += blocks;
+        job.units += units;
         if job.tenant != NONE {
-            self.quotas.tenants[job.tenant].blocks += blocks;
+            self.quotas.tenants[job.tenant].units += units;
         }
         let Quotas { prefixes, counted, .. } = &mut self.quotas;
         for id in counted.get(&s).into_iter().flatten() {
             if let Some(subtree) = prefixes.get_mut(id) {
-                subtree.held += blocks;
+                subtree.held += units;
             }
         }
     }
 
-    /// Blocks of a structure from before a restart were found: they were requested then.
-    pub(crate) fn blocks_found(&mut self, j: u32, s: u32, blocks: u64) {
-        self.blocks_came(j, s, blocks);
+    /// Units of a structure from before a restart were found: they were requested then.
+    pub(crate) fn units_found(&mut self, j: u32, s: u32, units: u64) {
+        self.units_came(j, s, units);
         let job = &mut self.jobs[j];
-        job.quota.finds(job.blocks);
+        job.quota.finds(job.units);
         if job.tenant != NONE {
             let tenant = &mut self.quotas.tenants[job.tenant];
-            tenant.bound.finds(tenant.blocks);
+            tenant.bound.finds(tenant.units);
         }
         let Quotas { prefixes, counted, .. } = &mut self.quotas;
         for id in counted.get(&s).into_iter().flatten() {
@@ -369,24 +402,26 @@ impl Catalog {
         }
     }
 
-    /// A block was removed from a structure.
-    pub(crate) fn block_went(&mut self, j: u32, s: u32) {
+    /// Units were removed from a structure.
+    pub(crate) fn units_went(&mut self, j: u32, s: u32, units: u64) {
         self.accrue(j);
         let job = &mut self.jobs[j];
-        assert!(job.blocks > 0, "INV-02: job {} gives a block back, and holds none", job.id);
-        job.blocks -= 1;
-        job.quota.went(job.blocks);
+        let Job { id, units: held, .. } = *job;
+        assert!(held >= units, "INV-02: job {id} gives {units} units back, and holds {held}");
+        job.units -= units;
+        job.quota.went(job.units);
         if job.tenant != NONE {
             let tenant = &mut self.quotas.tenants[job.tenant];
-            assert!(tenant.blocks > job.blocks, "INV-30: {tenant:?} holds less than its job");
-            tenant.blocks -= 1;
-            tenant.bound.went(tenant.blocks);
+            assert!(tenant.units >= held, "INV-30: {tenant:?} holds less than its job");
+            tenant.units -= units;
+            tenant.bound.went(tenant.units);
         }
         let Quotas { prefixes, counted, .. } = &mut self.quotas;
         for id in counted.get(&s).into_iter().flatten() {
             if let Some(subtree) = prefixes.get_mut(id) {
-                assert!(subtree.held > 0, "INV-30: prefix {id} gives a block back: {subtree:?}");
-                subtree.held -= 1;
+                let covers = subtree.held >= units;
+                assert!(covers, "INV-30: prefix {id} gives {units} units back: {subtree:?}");
+                subtree.held -= units;
                 subtree.bound.went(subtree.held);
             }
         }
@@ -482,18 +517,16 @@ impl Catalog {
             if self.dag.nodes[below].first_structure == NONE {
                 continue;
             }
-            let structures: Vec<(u32, u64)> = self
-                .structures_of(below)
-                .map(|s| (s, self.structures[s].blocks().count() as u64))
-                .collect();
+            let structures: Vec<(u32, u64)> =
+                self.structures_of(below).map(|s| (s, self.units_of(s))).collect();
             let mut to = nearest_of(&self.dag, Some(below));
             while let Some(n) = to {
                 let id = self.dag.nodes[n].id;
                 let subtree = self.quotas.prefixes.get_mut(&id).expect("it has a quota");
-                for &(s, blocks) in &structures {
+                for &(s, units) in &structures {
                     // The order only determines the quota that a refusal names first.
                     self.quotas.counted.entry(s).or_default().push(id);
-                    subtree.held += blocks;
+                    subtree.held += units;
                 }
                 subtree.bound.finds(subtree.held);
                 to = nearest_of(&self.dag, self.dag.first_parent(n));
@@ -511,9 +544,9 @@ impl Catalog {
 
     /// The holdings of a recovered catalog were within the quotas of their time.
     pub(crate) fn recover_quotas(&mut self) {
-        self.jobs.iter_mut().for_each(|job| job.quota.finds(job.blocks));
+        self.jobs.iter_mut().for_each(|job| job.quota.finds(job.units));
         let Quotas { tenants, prefixes, .. } = &mut self.quotas;
-        tenants.iter_mut().for_each(|tenant| tenant.bound.finds(tenant.blocks));
+        tenants.iter_mut().for_each(|tenant| tenant.bound.finds(tenant.units));
         prefixes.values_mut().for_each(|subtree| subtree.bound.finds(subtree.held));
         let bounds = self.quotas.tenants.iter().map(|(_, tenant)| tenant.bound);
         let bounds = bounds.chain(self.quotas.prefixes.values().map(|subtree| subtree.bound));
@@ -551,7 +584,7 @@ impl Catalog {
                         "a job of a tenant has its tenant's share; set the weight of the tenant",
                     )?;
                 }
-                let (allowed, held) = (job.allowed().changed(change), job.blocks);
+                let (allowed, held) = (job.allowed().changed(change), job.units);
                 let job = &mut self.jobs[j];
                 (job.quota, job.weight) = (Bound::set(allowed, held), allowed.weight);
                 self.jobs.dirty.mark(j);
@@ -574,7 +607,7 @@ impl Catalog {
         self.quota(actor, of)
     }
 
-    /// A quota, and the blocks that count towards it.
+    /// A quota, and what counts towards it, in whole blocks.
     pub(crate) fn quota(&self, actor: Actor, of: QuotaOf<'_>) -> Result<Reply, CatalogError> {
         let (allowed, held, in_memory) = match of {
             QuotaOf::Tenant(name) => {
@@ -587,7 +620,7 @@ impl Catalog {
             QuotaOf::Job(job) => {
                 let j = self.admit(actor, job)?;
                 let job = &self.jobs[j];
-                (job.allowed(), job.blocks, self.in_memory(j))
+                (job.allowed(), job.units, self.in_memory(j))
             }
             QuotaOf::Prefix(job, path) => {
                 let n = self.live_prefix(self.admit(actor, job)?, path)?;
@@ -600,6 +633,7 @@ impl Catalog {
                 )
             }
         };
+        let (held, in_memory) = (self.in_blocks(held), self.in_blocks(in_memory));
         Ok(Reply::Quota { allowed, held, in_memory })
     }
 
@@ -616,56 +650,59 @@ impl Catalog {
 
     /// All owners with more in memory than their soft quota, in any order.
     pub(crate) fn all_beyond(&self) -> Vec<Beyond> {
-        let beyond = |soft: u64, held: u64, giver| {
+        let whole = self.whole();
+        let beyond = |bound: Bound, held: u64, giver| {
+            let soft = bound.soft_units(whole);
             let by = if soft > 0 { held.saturating_sub(soft) } else { 0 };
             (by > 0).then_some(Beyond { by, giver })
         };
         let soft = |bound: &Bound| bound.soft > 0;
         let tenants = self.quotas.tenants.iter().filter(|(_, tenant)| soft(&tenant.bound));
         let tenants = tenants.filter_map(|(t, tenant)| {
-            beyond(tenant.bound.soft, self.tenant_in_memory(t), Giver::Tenant(t))
+            beyond(tenant.bound, self.tenant_in_memory(t), Giver::Tenant(t))
         });
         let jobs = self.jobs.iter().filter(|(_, job)| soft(&job.quota));
-        let jobs =
-            jobs.filter_map(|(j, job)| beyond(job.quota.soft, self.in_memory(j), Giver::Job(j)));
+        let jobs = jobs.filter_map(|(j, job)| beyond(job.quota, self.in_memory(j), Giver::Job(j)));
         let prefixes = self.quotas.prefixes.iter().filter(|(_, subtree)| soft(&subtree.bound));
         let prefixes = prefixes.filter_map(|(&id, subtree)| {
-            beyond(subtree.bound.soft, self.subtree_in_memory(id), Giver::Prefix(id))
+            beyond(subtree.bound, self.subtree_in_memory(id), Giver::Prefix(id))
         });
         tenants.chain(jobs).chain(prefixes).collect()
     }
 
     /// INV-30, and that the counts equal the holdings.
     pub(crate) fn check_quotas(&self) -> Result<(), String> {
+        let whole = self.whole();
         let mut tenants: HashMap<u32, (u64, u32)> = HashMap::new();
         let mut bounded: HashMap<u32, i64> = HashMap::new();
         for (j, job) in self.jobs.iter() {
-            if !job.quota.holds(job.blocks) {
+            if !job.quota.holds(job.units, whole) {
                 return Err(format!("job {} is above its quota", job.id));
             }
             if job.tenant != NONE {
                 let all = tenants.entry(job.tenant).or_default();
-                *all = (all.0 + job.blocks, all.1 + 1);
+                *all = (all.0 + job.units, all.1 + 1);
             }
             bounded.insert(j, job.bounded_prefixes.into());
         }
         for (t, tenant) in self.quotas.tenants.iter() {
             let counted = tenants.remove(&t).unwrap_or_default();
-            if counted != (tenant.blocks, tenant.jobs) || !tenant.bound.holds(tenant.blocks) {
+            let holds = tenant.bound.holds(tenant.units, whole);
+            if counted != (tenant.units, tenant.jobs) || !holds {
                 return Err(format!("tenant {}: {tenant:?}, counted {counted:?}", tenant.name));
             }
         }
         let mut held: HashMap<PrefixId, u64> = HashMap::new();
         for (s, line) in &self.quotas.counted {
-            let Some(structure) = self.structures.get(*s) else {
+            if self.structures.get(*s).is_none() {
                 return Err(format!("index {s} counts to prefixes, but has no structure"));
-            };
-            let blocks = structure.blocks().count() as u64;
-            line.iter().for_each(|id| *held.entry(*id).or_default() += blocks);
+            }
+            let units = self.units_of(*s);
+            line.iter().for_each(|id| *held.entry(*id).or_default() += units);
         }
         for (id, subtree) in &self.quotas.prefixes {
             let counted = held.remove(id).unwrap_or_default();
-            if counted != subtree.held || !subtree.bound.holds(counted) {
+            if counted != subtree.held || !subtree.bound.holds(counted, whole) {
                 return Err(format!("prefix {id}: {subtree:?}, counted {counted}"));
             }
             let Some(n) = self.dag.by_id(*id).filter(|&n| self.dag.nodes[n].live()) else {

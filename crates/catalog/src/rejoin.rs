@@ -113,6 +113,7 @@ impl Catalog {
         let own = |held: &&HeldBlock| held.at.block.server() == server;
         reported.extend(held.iter().filter(own).map(|held| held.at.block));
         for held in held.iter().filter(own) {
+            self.found_capacity(held.at, held.capacity);
             self.pool.found(held.at, held.tiers);
         }
         let mut open: Vec<HeldBlock> = held.iter().filter(own).copied().collect();
@@ -130,6 +131,19 @@ impl Catalog {
             self.returned(server, effects);
         }
         Ok(Reply::Done)
+    }
+
+    /// A server reports the capacity of a block. The log does not record it, and the last answer of a lost
+    /// connection may not have arrived.
+    fn found_capacity(&mut self, at: BlockAt, bytes: u64) {
+        let units = self.units().capacity_for(bytes);
+        let Some((s, before, units)) = self.pool.found_capacity(at, units) else { return };
+        let (j, before, units) = (self.structures[s].job, u64::from(before), u64::from(units));
+        if units > before {
+            self.units_found(j, s, units - before);
+        } else if units < before {
+            self.units_went(j, s, before - units);
+        }
     }
 
     /// Updates one block that a server holds, if a structure owns it.
@@ -218,7 +232,8 @@ impl Catalog {
         growth.spare.retain(|block| *block != successor.block);
         growth.granted.push_back(Granted { block: successor.block, sealed: None });
         if !spare {
-            self.blocks_found(self.structures[s].job, s, 1);
+            let units = self.pool.units(successor.block).into();
+            self.units_found(self.structures[s].job, s, units);
         }
     }
 

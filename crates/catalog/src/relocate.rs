@@ -15,11 +15,11 @@
 
 use crate::moves::Move;
 use crate::policy::Chooser;
-use crate::pool::{Draw, SlotOwner};
+use crate::pool::{Draw, SlotOwner, Wanted};
 use crate::structures::StructureRecord;
 use crate::{Catalog, CatalogError, DrainState, Effect};
 use honeycomb_types::limits::{EXTENTS_LEAVE_TELL, RESERVE_BLOCKS_MIN};
-use honeycomb_types::{BlockAt, MoveId, ServerId, TierIx, Time, Way};
+use honeycomb_types::{BlockAt, BlockId, MoveId, ServerId, TierIx, Time, Way};
 use std::collections::VecDeque;
 
 /// Number of blocks of one core that leave at the same time. Each move freezes its block for some
@@ -36,19 +36,22 @@ pub(crate) struct Evacuation {
 }
 
 impl StructureRecord {
-    /// Number of blocks that the structure holds only during a relocation.
-    fn copies(&self) -> u64 {
-        self.pending().iter().filter(|mv| mv.way == Way::Relocate).count() as u64
+    /// Blocks that the structure holds only during a relocation.
+    fn copies(&self) -> impl Iterator<Item = BlockId> {
+        let copies = self.pending().iter().filter(|mv| mv.way == Way::Relocate);
+        copies.map(|mv| mv.target)
     }
 }
 
 impl Catalog {
-    /// Blocks of a job that do not count towards quotas: each exists twice while it moves.
+    /// Units of a job that do not count towards quotas: those of blocks that exist twice while they move.
     pub(crate) fn copies_of(&self, j: u32) -> u64 {
         if self.drains.is_empty() {
             return 0;
         }
-        self.structures.iter().filter(|(_, s)| s.job == j).map(|(_, s)| s.copies()).sum()
+        let structures = self.structures.iter().filter(|(_, s)| s.job == j);
+        let copies = structures.flat_map(|(_, s)| s.copies());
+        copies.map(|block| u64::from(self.pool.units(block))).sum()
     }
 
     /// Whether such a block moves off its server with its content.
@@ -126,7 +129,7 @@ impl Catalog {
         }
         // The copy needs memory: the owner of many blocks there may have some demoted for it.
         self.pressure.asks(self.structures[s].prefix);
-        let target = self.take_copy(s)?.block;
+        let target = self.take_copy(s, at.block)?.block;
         let (id, source, way) = (MoveId::NONE, at.block, Way::Relocate);
         let (start, end) = match self.structures[s].router.grows() {
             // Positions in their blocks count from the start of the block.
@@ -141,7 +144,8 @@ impl Catalog {
         Ok(mv)
     }
 
-    fn take_copy(&mut self, s: u32) -> Result<BlockAt, CatalogError> {
+    fn take_copy(&mut self, s: u32, source: BlockId) -> Result<BlockAt, CatalogError> {
+        let wanted = Wanted::one(self.pool.units(source));
         let StructureRecord { job: j, kind, .. } = self.structures[s];
         let mut draws = vec![Draw::Ordinary];
         if self.has_room_to_leave() {
@@ -150,22 +154,26 @@ impl Catalog {
         let memory = (TierIx::MEMORY, self.now);
         let mut taken = draws.into_iter().map(|draw| {
             let chooser = Chooser { policy: &*self.policy, weights: None };
-            self.pool.allocate(chooser, (s, kind), 1, draw, memory)
+            self.pool.allocate(chooser, (s, kind), wanted, draw, memory)
         });
         let first = taken.next().expect("there is one");
         let taken = first.or_else(|none| taken.find_map(Result::ok).ok_or(none));
         let Ok(taken) = taken else {
             let n = self.structures[s].prefix;
-            return Err(CatalogError::OutOfMemory(Box::new(self.full((j, n), s, 1))));
+            return Err(CatalogError::OutOfMemory(Box::new(self.full(
+                (j, n),
+                s,
+                wanted.units.into(),
+            ))));
         };
         // The block is not charged, because no owner of a quota has requested it.
-        self.blocks_found(j, s, 1);
+        self.units_found(j, s, wanted.units.into());
         Ok(taken[0])
     }
 
     /// Whether a block to evacuate finds another one, from the reserve if necessary.
     pub(crate) fn has_room_to_leave(&self) -> bool {
         let (ordinary, free, _) = self.pool.room();
-        ordinary > 0 || free > RESERVE_BLOCKS_MIN as u64
+        ordinary > 0 || free > u64::from(self.units().units(RESERVE_BLOCKS_MIN))
     }
 }

@@ -47,6 +47,8 @@ pub enum Reply {
     Committed { freed: u32 },
     /// CreateStructure, OpenStructure, ReopenStructure.
     Opened(Opened),
+    /// GrowBlock: the bytes that the block may hold.
+    Capacity { bytes: u64 },
     /// ExtentBlocks.
     Extents(Vec<MapEntry>),
     /// FlushPrefix: the number of the flush, and its full location.
@@ -527,6 +529,8 @@ pub enum Effect {
         importing: MoveId,
         /// Its first tier: memory, or a lower one.
         tier: TierIx,
+        /// Bytes that it may hold at first.
+        capacity: u64,
         /// The journal of its changes, if they are acknowledged as flushed.
         journal: Option<Arc<JournalAt>>,
     },

@@ -8,7 +8,9 @@ use crate::{
     Report, ServerInfo, Suspect, TierAlarm, TierUse,
 };
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_SILENCE, TIERS_MAX};
-use honeycomb_types::{BlockAt, BlockId, Bug, Generation, PrefixId, ServerId, TierSpec, Time};
+use honeycomb_types::{
+    BlockAt, BlockId, BlockUnits, Bug, Generation, PrefixId, ServerId, TierSpec, Time,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +59,8 @@ fn check_new(new: &NewServer<'_>) -> Result<(), CatalogError> {
         return refuse("a server's number of shards", new.shards as u64, allowed);
     }
     let below = new.tiers.iter().map(|tier| tier.blocks as u64).sum::<u64>();
-    let blocks = new.blocks_per_shard as u64 + below;
+    let names = BlockUnits::of(new.block_size).names(new.blocks_per_shard);
+    let blocks = u64::from(names) + below;
     if blocks > BlockId::MAX_INDEX as u64 + 1 {
         let allowed = "a shard has at most 2^24 blocks";
         return refuse("a shard's number of blocks", blocks, allowed);
@@ -283,7 +286,10 @@ impl Catalog {
         if let Some(job) = actor.job {
             self.admit(actor, job)?;
         }
+        let whole = self.whole();
+        // Of memory that is available, whole blocks are shown.
         let (.., reserved) = self.pool.room();
+        let reserved = reserved / whole;
         let mut status = ClusterStatus {
             uptime_ms: self.now.since(self.started.unwrap_or(self.now)).as_millis() as u64,
             jobs: self.jobs.len() as u64,
@@ -306,20 +312,21 @@ impl Catalog {
             ..ClusterStatus::default()
         };
         if actor.job.is_none() && status.policy.is_fair() {
-            status.shares = self.told_shares(None).0;
+            status.shares = self.shares_in_blocks();
             status.shares.retain(|info| info.share.held > 0);
         }
         for (id, server) in self.pool.servers() {
             let total = server.total as u64;
             let quarantined = server.quarantined_in_memory() as u64;
-            status.blocks += total;
-            status.quarantined += quarantined;
             // Room for all controller shards: blocks lent to other shards are not counted as out.
             let free = if server.is_away() { 0 } else { server.free() as u64 };
-            status.free += free;
             let allocated =
                 total - quarantined.min(total) - free.min(total - quarantined.min(total));
-            status.bytes_allocated += allocated * self.block_size;
+            status.bytes_allocated += allocated * self.units().bytes();
+            let (total, free) = (total / whole, free / whole);
+            status.blocks += total;
+            status.quarantined += self.in_blocks(quarantined);
+            status.free += free;
             status.bytes_used += server.bytes_used;
             status.bytes_resident += server.bytes_resident;
             let used = |n: usize, spec: &TierSpec| {

@@ -71,12 +71,12 @@ impl Catalog {
         }
     }
 
-    /// Blocks that a job has in memory, without those being demoted.
+    /// Units that a job has in memory, without those being demoted.
     pub(crate) fn in_memory(&self, j: u32) -> u64 {
-        self.jobs[j].blocks.saturating_sub(self.pool.staying.of_job(j))
+        self.jobs[j].units.saturating_sub(self.pool.staying.of_job(j))
     }
 
-    /// Blocks of memory that are shared. Suspicion of a server does not change them: the first command of the
+    /// Units of memory that are shared. Suspicion of a server does not change them: the first command of the
     /// server afterwards would change the entitlements that it is judged by.
     fn memory_to_share(&self) -> u64 {
         let (mut all, mut kept) = (0, 0);
@@ -87,7 +87,7 @@ impl Catalog {
         all.saturating_sub(kept)
     }
 
-    /// The holdings and the entitlement of every holder, if one requests this many more.
+    /// The holdings and the entitlement of every holder in units, if one requests this many more.
     pub(crate) fn shares(&self, asks: Option<(u32, u64)>) -> Vec<Share> {
         let mut shares: Vec<Share> = Vec::new();
         let mut soft = Vec::new();
@@ -99,13 +99,13 @@ impl Catalog {
             };
             if i == shares.len() {
                 let holder = self.holder_of(j);
-                let (weight, most) = match holder {
+                let (weight, bound) = match holder {
                     MemoryHolder::Tenant(t) => self.quotas.tenant_share(t),
-                    MemoryHolder::Job(_) => (job.weight, job.quota.soft),
+                    MemoryHolder::Job(_) => (job.weight, job.quota),
                 };
                 let weight = weight.into();
                 shares.push(Share { holder, weight, held: 0, wants: 0, entitled: 0 });
-                soft.push(most);
+                soft.push(bound.soft_units(self.whole()));
             }
             let held = self.in_memory(j);
             shares[i].held += held;
@@ -119,14 +119,24 @@ impl Catalog {
     }
 
     /// The holdings and the entitlement of every holder at a time, if a job requests this many more then; for
-    /// a checker, with the amount of shared memory.
+    /// a checker, with the amount of shared memory. All in units.
     pub fn sharing(&mut self, now: Time, asks: Option<(JobId, u64)>) -> (Vec<ShareInfo>, u64) {
         self.now = self.now.max(now);
         self.share_anew();
         self.told_shares(asks)
     }
 
-    pub(crate) fn told_shares(&self, asks: Option<(JobId, u64)>) -> (Vec<ShareInfo>, u64) {
+    /// The shares in whole blocks.
+    pub(crate) fn shares_in_blocks(&self) -> Vec<ShareInfo> {
+        let (mut shares, _) = self.told_shares(None);
+        for ShareInfo { share, .. } in &mut shares {
+            (share.held, share.wants) = (self.in_blocks(share.held), self.in_blocks(share.wants));
+            share.entitled /= self.whole();
+        }
+        shares
+    }
+
+    fn told_shares(&self, asks: Option<(JobId, u64)>) -> (Vec<ShareInfo>, u64) {
         let asks = asks.and_then(|(job, n)| Some((self.jobs.find(job)?, n)));
         let told = |share: Share| {
             let (name, tenant) = match share.holder {
@@ -156,7 +166,7 @@ impl Catalog {
         self.sharing.owed.retain(|_, since| now.since(*since) < 2 * FULL_PATIENCE);
     }
 
-    /// Whether a job that requests this many blocks would be within its share with them.
+    /// Whether a job that requests this many units would be within its share with them.
     pub(crate) fn is_within_share(&self, j: u32, asked: u64) -> bool {
         let holder = self.holder_of(j);
         let shares = self.shares(Some((j, asked)));
@@ -285,7 +295,7 @@ impl Catalog {
             Giver::Prefix(id) => self.prefixes_counting_to(id),
             Giver::Job(j) => self.prefixes_with_data(&[j], from),
             Giver::Tenant(t) => {
-                let jobs = self.jobs.iter().filter(|(_, job)| job.tenant == t && job.blocks > 0);
+                let jobs = self.jobs.iter().filter(|(_, job)| job.tenant == t && job.units > 0);
                 let jobs: Vec<u32> = jobs.map(|(j, _)| j).collect();
                 self.prefixes_with_data(&jobs, from)
             }

@@ -1,12 +1,12 @@
-//! Number of blocks in lower tiers, or on their way there, by structure and by job. A job's other blocks are
-//! in memory, which is the resource that policies share.
+//! Units of blocks in lower tiers, or on their way there, by structure and by job. A job's other blocks are in
+//! memory, which is the resource that policies share.
 
 use honeycomb_types::BlockId;
 
 /// Updated as blocks are added, removed and moved between tiers.
 #[derive(Debug, Default)]
 pub(crate) struct Staying {
-    /// By index of a structure: its job, and the number of its blocks in lower tiers.
+    /// By index of a structure: its job, and the units of its blocks in lower tiers.
     structures: Vec<(u32, u32)>,
     /// By index of a job.
     jobs: Vec<u32>,
@@ -27,24 +27,24 @@ impl Staying {
         *of = j as u32;
     }
 
-    /// A block in a lower tier changes its owner.
-    pub(crate) fn change(&mut self, before: Option<u32>, after: Option<u32>) {
+    /// A block in a lower tier changes its owner or its capacity: both are passed.
+    pub(crate) fn change(&mut self, before: Option<(u32, u32)>, after: Option<(u32, u32)>) {
         if before == after {
             return;
         }
-        if let Some(s) = before {
+        if let Some((s, units)) = before {
             let (j, below) = &mut self.structures[s as usize];
             let of_job = &mut self.jobs[*j as usize];
             let counted = (*below, *of_job);
-            let covers = counted.0 > 0 && counted.1 > 0;
-            assert!(covers, "INV-42: structure {s} of job {j} has {counted:?} blocks below");
-            *below -= 1;
-            *of_job -= 1;
+            let covers = counted.0 >= units && counted.1 >= units;
+            assert!(covers, "INV-42: structure {s} of job {j} has {counted:?} units below");
+            *below -= units;
+            *of_job -= units;
         }
-        if let Some(s) = after {
+        if let Some((s, units)) = after {
             let (j, below) = &mut self.structures[s as usize];
-            *below += 1;
-            self.jobs[*j as usize] += 1;
+            *below += units;
+            self.jobs[*j as usize] += units;
         }
     }
 
@@ -61,12 +61,15 @@ impl Staying {
         self.jobs.get(j as usize).copied().unwrap_or_default().into()
     }
 
-    /// Compares the counts with the blocks in lower tiers, and their structures.
-    pub(crate) fn check(&self, all: impl Iterator<Item = (BlockId, u32)>) -> Result<(), String> {
+    /// Compares the counts with the blocks in lower tiers, their structures and capacities.
+    pub(crate) fn check(
+        &self,
+        all: impl Iterator<Item = (BlockId, (u32, u32))>,
+    ) -> Result<(), String> {
         let mut left = self.structures.clone();
-        for (block, s) in all {
+        for (block, (s, units)) in all {
             match left.get_mut(s as usize) {
-                Some((_, below)) if *below > 0 => *below -= 1,
+                Some((_, below)) if *below >= units => *below -= units,
                 _ => {
                     return Err(format!(
                         "{block} is in a lower tier, but not counted for structure {s}"

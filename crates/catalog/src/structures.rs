@@ -7,7 +7,7 @@ use crate::hash::HashKey;
 use crate::jobs::Job;
 use crate::moves::Moves;
 use crate::policy::Chooser;
-use crate::pool::{Draw, NoRoom, SlotOwner};
+use crate::pool::{Draw, NoRoom, SlotOwner, Wanted};
 use crate::queue::QueueState;
 use crate::quota::Quota;
 use crate::slab::{NONE, Slab};
@@ -20,8 +20,8 @@ use crate::{
 use hashbrown::HashTable;
 use honeycomb_types::limits::{SLOT_WIDTH, SLOTS, STRUCTURES_PER_PREFIX_MAX, TIERS_MAX};
 use honeycomb_types::{
-    BlockAt, BlockId, Capabilities, Demotion, IdOf, JobId, Kind, MapVersion, MoveId, StructureId,
-    TierIx, Verbs, check_name,
+    BlockAt, BlockId, Capabilities, Demotion, IdOf, JobId, Kind, KindAttributes, MapVersion,
+    MoveId, StructureId, TierIx, Verbs, check_name,
 };
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -344,7 +344,8 @@ impl Catalog {
         let s = self.structures.all.next();
         self.count_structure(s, n);
         let kind = (new.kind, attributes.demotion);
-        let blocks = self.take_blocks((j, n), s, kind, blocks, Draw::Ordinary);
+        let units = self.first_capacity(attributes);
+        let blocks = self.take_blocks((j, n), s, kind, Wanted { blocks, units }, Draw::Ordinary);
         let blocks = blocks.map_err(|mut refused| {
             self.quotas.structure_ends(s);
             if let CatalogError::OutOfMemory(full) = &mut refused {
@@ -399,10 +400,11 @@ impl Catalog {
         (j, n): (u32, u32),
         s: u32,
         (kind, demotion): (Kind, Demotion),
-        asked: u32,
+        wanted: Wanted,
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
         let recovering = self.recovering();
+        let asked = wanted.all();
         let quota = self.may_take(j, s, asked as u64)?;
         if quota != Quota::None && recovering {
             // INV-30: a server may still report growth that the log has lost, which counts as well.
@@ -420,7 +422,7 @@ impl Catalog {
         let count = below as u8 + 1;
         let leaves = fair && self.leaves_memory(j, asked);
         let first = match last && below > 0 {
-            true => self.first_tier(j, asked),
+            true => self.first_tier(j, wanted.blocks),
             false => TierIx::MEMORY,
         };
         let first = if leaves && !first.is_below() { TierIx(1) } else { first };
@@ -431,7 +433,7 @@ impl Catalog {
                 false => TierIx((first.0 + turn) % count),
             };
             turn += 1;
-            let taken = self.take_of((j, s), kind, asked, draw, tier);
+            let taken = self.take_of((j, s), kind, wanted, draw, tier);
             let memory = fair && !tier.is_below();
             if taken.is_ok() || turn == count || memory && self.waits_for_share((j, n), asked) {
                 break taken;
@@ -449,12 +451,23 @@ impl Catalog {
             }
         })?;
         match quota {
-            Quota::Beside => self.blocks_found(j, s, asked as u64),
-            Quota::None | Quota::Bounded => self.blocks_came(j, s, asked as u64),
+            Quota::Beside => self.units_found(j, s, asked as u64),
+            Quota::None | Quota::Bounded => self.units_came(j, s, asked as u64),
         }
-        let Job { blocks: held, quota, .. } = &self.jobs[j];
-        assert!(quota.holds(*held), "INV-30: job {j} holds {held} blocks, and has {quota:?}");
+        self.check_held(j);
         Ok(blocks)
+    }
+
+    /// The units with which the blocks of a new structure begin.
+    pub(crate) fn first_capacity(&self, attributes: KindAttributes) -> u32 {
+        if attributes.enlarges { 1 } else { self.units().whole() }
+    }
+
+    /// A job that received memory is within its quota (INV-30).
+    pub(crate) fn check_held(&self, j: u32) {
+        let Job { units: held, quota, .. } = &self.jobs[j];
+        let holds = quota.holds(*held, self.whole());
+        assert!(holds, "INV-30: job {j} holds {held} units, and has {quota:?}");
     }
 
     /// Allocates blocks of one tier, all or none.
@@ -462,13 +475,13 @@ impl Catalog {
         &mut self,
         (j, s): (u32, u32),
         kind: Kind,
-        asked: u32,
+        wanted: Wanted,
         draw: Draw,
         tier: TierIx,
     ) -> Result<Vec<BlockAt>, NoRoom> {
         let (mut weights, now) = (self.take_weights(j), self.now);
         let chooser = Chooser { policy: &*self.policy, weights: weights.as_deref_mut() };
-        let blocks = self.pool.allocate(chooser, (s, kind), asked, draw, (tier, now));
+        let blocks = self.pool.allocate(chooser, (s, kind), wanted, draw, (tier, now));
         self.jobs[j].weights = weights;
         blocks
     }
@@ -561,6 +574,7 @@ impl Catalog {
             marks: self.marks(structure.prefix),
             importing,
             tier: self.pool.place(block).tier,
+            capacity: u64::from(self.pool.units(block)) * self.units().bytes(),
             journal: self.journal_at(s),
         }
     }
@@ -694,8 +708,9 @@ impl Catalog {
 
     /// Takes one block from a structure that no longer lists it, or is about to end.
     pub(crate) fn give_back(&mut self, j: u32, s: u32, block: BlockId, effects: &mut Vec<Effect>) {
+        let units = self.pool.units(block).into();
         let bytes = self.pool.release(block, s, effects);
-        self.block_went(j, s);
+        self.units_went(j, s, units);
         let all = self.jobs[j].bytes_used;
         assert!(all >= bytes, "INV-02: {block} held {bytes} of the {all} bytes of its job");
         self.jobs[j].bytes_used -= bytes;

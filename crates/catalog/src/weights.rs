@@ -130,8 +130,9 @@ impl Weights {
 impl Catalog {
     fn weigh(&self, (server, state): (ServerId, &Server)) -> Weight {
         let (free, load) = (state.spare(), state.load);
-        // Free blocks times the factor in thousandths: at most 2^32 * 1000.
+        // Free units times the factor in thousandths: at most 2^32 * 1000.
         let weight = u64::from(free) * load.grade();
+        let free = free / self.units().whole();
         Weight { server, weight, free, cpu_permille: load.cpu_permille() }
     }
 
@@ -139,7 +140,7 @@ impl Catalog {
     fn servers_for(&self, expected: Estimate) -> usize {
         let count = self.pool.servers().count().max(1) as u64;
         let bytes = self.pool.servers().map(|(_, server)| u64::from(server.total)).sum::<u64>()
-            * self.block_size
+            * self.units().bytes()
             / count;
         let holding = expected.bytes.div_ceil(bytes.max(1));
         let moving = expected.bytes_per_s.div_ceil(HINT_SERVER_BYTES_PER_S);
@@ -196,6 +197,7 @@ impl Catalog {
             weights.sort_by_key(|weight| std::cmp::Reverse(weight.weight));
         }
         let mut tiers = self.tier_weights_of(j);
+        tiers.iter_mut().take(1).for_each(|memory| memory.free /= self.whole());
         if actor.job.is_some() {
             tiers.iter_mut().for_each(|tier| (tier.free, tier.bytes_per_s) = (0, 0));
         }

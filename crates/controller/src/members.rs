@@ -169,6 +169,7 @@ pub fn held_block(held: &ReportedBlock) -> HeldBlock {
         successor: (held.next != 0).then(|| BlockAt::of(held.next, held.next_epoch)),
         taken: (held.taken_items, held.taken_bytes),
         tiers: (TierIx(held.tier), TierIx(held.to)),
+        capacity: held.capacity,
     }
 }
 

@@ -483,6 +483,7 @@ impl ControllerService {
             }
             Op::Report
             | Op::GrowStructure
+            | Op::GrowBlock
             | Op::SealBlock
             | Op::QueueTaken
             | Op::RetireBlock
@@ -566,7 +567,7 @@ impl ControllerService {
             return lacks;
         }
         assert!(self.short > 0, "INV-33: a request waits for memory, and lacks no block");
-        let short = Command::ShortOf { blocks: self.short };
+        let short = Command::ShortOf { units: self.short };
         self.apply(now, short).expect("a report of short memory cannot be refused");
         self.dispatch(now, None);
         self.catalog.awaits_room()
@@ -793,6 +794,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
     !matches!(
         command,
         Command::GrowStructure { .. }
+            | Command::GrowBlock { .. }
             | Command::SealBlock { .. }
             | Command::BlockFlushed { .. }
             | Command::BlockOpened { .. }

@@ -68,6 +68,7 @@ impl ReportedState {
             // The shard fills in the tier.
             tier: 0,
             to: 0,
+            capacity: owner.capacity,
         }
     }
 }

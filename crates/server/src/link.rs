@@ -66,6 +66,7 @@ enum PendingRequest {
         sent: Time,
     },
     Grow(BlockAt),
+    Enlarge(BlockAt),
     Taken(BlockAt),
     /// A block to move to.
     Begin(BlockAt),
@@ -448,6 +449,7 @@ impl Link {
         let Some(asked) = self.asked.remove(&header.request) else { return };
         match asked {
             PendingRequest::Grow(at) => self.grown(at, header, args),
+            PendingRequest::Enlarge(at) => self.enlarged(at, header, args),
             PendingRequest::Begin(at) => self.move_begun(at, header, args),
             PendingRequest::Commit(at) => self.move_committed(at, header, args),
             PendingRequest::Hello if header.status == Status::Ok => {
@@ -516,6 +518,7 @@ impl Link {
         for asked in std::mem::take(&mut self.asked).into_values() {
             match asked {
                 PendingRequest::Grow(at) => self.away(at),
+                PendingRequest::Enlarge(at) => self.not_enlarged(at),
                 // The taken amounts are reported with the blocks; then the block must continue counting.
                 PendingRequest::Taken(at) => self.telling.unheard.push(at),
                 PendingRequest::Begin(at) => self.move_word(at, MoveWord::Unanswered),

@@ -11,7 +11,7 @@ use crate::notes::{LinkNote, Note};
 use crate::shard::Effect;
 use honeycomb_env::Clock;
 use honeycomb_transport::{ConnId, Mailbox, Net, Service};
-use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, StructureId, Time};
+use honeycomb_types::{BlockAt, BlockId, BlockUnits, JobId, ServerId, StructureId, Time};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage};
 use honeycomb_wire::{ReplyHeader, RequestHeader};
 use std::sync::Arc;
@@ -72,7 +72,8 @@ impl LinkService {
         joined: Sender<Result<ServerId, Hindrance>>,
         channels: ProcessChannels,
     ) -> LinkService {
-        let lots = Lots::new(shards.len(), identity.blocks_per_shard);
+        let units = BlockUnits::of(identity.block_size).units(identity.blocks_per_shard);
+        let lots = Lots::new(shards.len(), units);
         let (identity, joined, links) = (Arc::new(identity), Some(joined), Vec::new());
         let stopped = false;
         let mut service = LinkService {

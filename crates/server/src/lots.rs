@@ -1,7 +1,7 @@
-//! The ledger of a memory server: how many blocks of each core every controller shard may use.
+//! The ledger of a memory server: how much memory of each core every controller shard may use, in units.
 //!
-//! The ledger counts blocks and does not name them: each controller shard has names of its own for the
-//! blocks, so that one shard can use a block that another has returned without knowledge of it (ADR 0021).
+//! The ledger counts units and names no blocks: each controller shard has names of its own for the blocks, so
+//! that one shard can use a block that another has returned without knowledge of it (ADR 0021).
 //! The shares never exceed the capacity. A shard keeps its share until it returns a part of it: only the
 //! shard knows the blocks that it has allocated (INV-40).
 

@@ -116,11 +116,6 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Blocks in all tiers.
-    fn blocks(&self) -> u32 {
-        self.frames + self.disks.iter().map(|tier| tier.blocks).sum::<u32>()
-    }
-
     /// Bytes of memory for blocks of this size, and for bytes that were read from lower tiers.
     fn bytes(&self, block_size: u64) -> u64 {
         (self.frames + self.warm) as u64 * block_size + self.buffers as u64
@@ -218,7 +213,6 @@ impl MemoryServer {
             let config = ShardConfig {
                 shard: ShardIx(ix as u8),
                 block_size: options.block_size as usize,
-                blocks: sizes.blocks(),
                 frames: sizes.frames,
                 lane_room: LaneRoom::of(lane_room),
                 warm: sizes.warm,

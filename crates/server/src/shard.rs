@@ -64,8 +64,8 @@ use honeycomb_structures::{
 };
 use honeycomb_types::limits::{RETRY_RECORD_BYTES_MAX, gathered_max};
 use honeycomb_types::{
-    BlockAt, Bug, Generation, JobId, Kind, Marks, PrefixId, SessionId, ShardIx, StructureId,
-    TierIx, TierSpec, Time,
+    BlockAt, BlockUnits, Bug, Generation, JobId, Kind, Marks, PrefixId, SessionId, ShardIx,
+    StructureId, TierIx, TierSpec, Time,
 };
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
 use lending::LentCopies;
@@ -76,7 +76,7 @@ use residency::Residency;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use successor::SuccessorState;
+use successor::{EnlargeState, SuccessorState};
 use tiers::Tiers;
 use waiting::Pending;
 
@@ -124,6 +124,8 @@ pub struct BlockOwner {
     pub importing: u64,
     /// Its tier at the start: memory, or a lower one.
     pub tier: TierIx,
+    /// Bytes that the block may hold now.
+    pub capacity: u64,
 }
 
 /// The configuration of a shard.
@@ -133,9 +135,7 @@ pub struct ShardConfig {
     pub shard: ShardIx,
     /// Bytes of each block.
     pub block_size: usize,
-    /// Most blocks, in all tiers.
-    pub blocks: u32,
-    /// Most blocks in memory; all of them, if there is no lower tier.
+    /// Most whole blocks in memory.
     pub frames: u32,
     /// Room for the retry records of its blocks.
     pub lane_room: LaneRoom,
@@ -160,6 +160,7 @@ struct BlockSlot {
     lanes: Lanes,
     attention: Attention,
     successor: SuccessorState,
+    enlarging: EnlargeState,
     /// How fast it is written.
     pace: Pace,
     stage: Stage,
@@ -176,6 +177,33 @@ struct BlockSlot {
     residency: Residency,
     /// The journal of a block whose changes are answered only when they are stored in it.
     journal: Option<Box<journals::Journal>>,
+}
+
+impl ShardConfig {
+    /// The units of its blocks.
+    fn units(&self) -> BlockUnits {
+        BlockUnits::of(self.block_size as u64)
+    }
+
+    /// Units of memory for its blocks.
+    fn frame_units(&self) -> u32 {
+        self.units().units(self.frames)
+    }
+
+    /// Most blocks of any capacity that a controller shard may name, in all tiers.
+    fn names(&self) -> u32 {
+        self.units().names(self.frames) + self.below()
+    }
+
+    /// Most units of all blocks.
+    fn capacity(&self) -> u32 {
+        self.units().units(self.frames + self.below())
+    }
+
+    /// Most blocks in lower tiers.
+    fn below(&self) -> u32 {
+        self.disks.iter().map(|tier| tier.blocks).sum()
+    }
 }
 
 /// One core's share of a memory server.
@@ -204,11 +232,11 @@ impl Shard {
     /// A shard without a name: it has no blocks until `Owners::reset` assigns one.
     pub fn new(config: ShardConfig) -> Shard {
         Shard {
-            blocks: Blocks::new(config.shard, config.blocks),
+            blocks: Blocks::new(config.shard, config.names(), (config.units(), config.capacity())),
             agenda: Agenda::default(),
             out: Outbox::default(),
             pending: AllPending::default(),
-            tiers: Tiers::new(&config.disks),
+            tiers: Tiers::new(&config.disks, (config.units(), config.frame_units())),
             config,
             extents: Extents::default(),
             checkpoints: Checkpoints::default(),

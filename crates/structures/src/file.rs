@@ -7,8 +7,8 @@ mod segment;
 use crate::migration::Migrating;
 use crate::moves::Movable;
 use crate::{
-    Answer, Changes, Content, Event, Growth, Journaled, Operation, Ops, Outcome, Rest, Snapshot,
-    Streaming, Structure, Successor, Ticket, Waits,
+    Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event, Growth, Journaled,
+    Operation, Ops, Outcome, Rest, Snapshot, Streaming, Structure, Successor, Ticket, Waits,
 };
 use honeycomb_block::Backing;
 use honeycomb_types::{Marks, Time};
@@ -23,13 +23,13 @@ pub struct FileBlock {
 impl FileBlock {
     /// An empty block.
     pub fn new(block_size: usize) -> FileBlock {
-        FileBlock::opened(block_size, Marks::default(), 0)
+        FileBlock::opened(CapacityRequest::new(block_size, block_size), Marks::default(), 0)
     }
 
-    /// As `new`, with the marks of the block's prefix. `move_id` is the move that will fill the block; 0 for
-    /// none.
-    pub fn opened(block_size: usize, marks: Marks, move_id: u64) -> FileBlock {
-        FileBlock { segment: Migrating::new(FileSegment::new(block_size, marks), move_id) }
+    /// As `new`, with the first capacity of the block, and the marks of its prefix. `move_id` is the move
+    /// that will fill the block; 0 for none.
+    pub fn opened(capacity: CapacityRequest, marks: Marks, move_id: u64) -> FileBlock {
+        FileBlock { segment: Migrating::new(FileSegment::new(capacity, marks), move_id) }
     }
 }
 
@@ -39,6 +39,10 @@ impl Structure for FileBlock {
     }
 
     fn growth(&mut self) -> Option<&mut dyn Growth> {
+        Some(self)
+    }
+
+    fn enlarge(&mut self) -> Option<&mut dyn Enlarge> {
         Some(self)
     }
 
@@ -135,11 +139,27 @@ impl Streaming for FileBlock {
     }
 }
 
+impl Enlarge for FileBlock {
+    fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
+        let segment = self.segment.content_mut();
+        let used = segment.used();
+        if segment.tail.is_open() { segment.capacity.wanted(used, expected) } else { None }
+    }
+
+    fn capacity(&mut self, _block: &mut Backing, _now: Time, answer: Capacity) {
+        let segment = self.segment.content_mut();
+        segment.capacity.answered(answer);
+        segment.tail.request().set_capacity(segment.capacity.bytes());
+    }
+}
+
 impl Growth for FileBlock {
     fn wants_successor(&mut self) -> bool {
         let segment = self.segment.content_mut();
         let used = segment.used();
-        !segment.journal.is_ending() && segment.tail.wants_successor(used)
+        !segment.capacity.may_grow()
+            && !segment.journal.is_ending()
+            && segment.tail.wants_successor(used)
     }
 
     fn successor(&mut self, _block: &mut Backing, _now: Time, successor: Successor) {

@@ -123,6 +123,11 @@ impl SuccessorRequest {
         self.marks = marks;
     }
 
+    /// Sets the bytes that the block may hold.
+    pub fn set_capacity(&mut self, bytes: usize) {
+        self.size = bytes;
+    }
+
     /// Sets the bytes that are expected to arrive before a successor can be granted.
     pub fn expect_bytes(&mut self, bytes: usize) {
         self.expected = bytes;

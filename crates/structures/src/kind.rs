@@ -8,7 +8,7 @@ use crate::file::FileBlock;
 use crate::kv::KvBlock;
 use crate::queue::{QueueBlock, QueueBounds};
 use crate::snapshot::ItemLimits;
-use crate::{Arrival, Marks, Movable, Rest, Snapshot, Structure};
+use crate::{Arrival, CapacityRequest, Marks, Movable, Rest, Snapshot, Structure};
 use honeycomb_types::limits::{BLOCK_SIZE_MIN, FRAME_MAX, flushed_items_max, gathered_max};
 use honeycomb_types::{
     AnnouncedKind, BlockId, Capabilities, InvalidKind, Kind, KindSpec, OperationSpec, Route,
@@ -25,6 +25,8 @@ pub struct Opening {
     pub block: BlockId,
     /// Bytes of the block.
     pub block_size: usize,
+    /// Bytes that it may use at first: all of them, unless its blocks implement `Enlarge`.
+    pub capacity: usize,
     /// First hash of the range that the block owns; 0 unless it is routed by hashes.
     pub start: u64,
     /// Last hash of the range, inclusive; 2^64-1 unless it is routed by hashes.
@@ -48,6 +50,7 @@ impl Opening {
         Opening {
             block: BlockId(0),
             block_size,
+            capacity: block_size,
             start: 0,
             end: u64::MAX,
             max_items: 0,
@@ -56,6 +59,11 @@ impl Opening {
             marks: Marks::default(),
             importing: 0,
         }
+    }
+
+    /// The requests of the block for a larger capacity.
+    pub fn capacity_request(&self) -> CapacityRequest {
+        CapacityRequest::new(self.capacity, self.block_size)
     }
 }
 
@@ -397,8 +405,8 @@ impl StructureKind for FileKind {
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
-        let Opening { block_size, importing, marks, .. } = *opening;
-        Box::new(FileBlock::opened(block_size, marks, importing))
+        let Opening { importing, marks, .. } = *opening;
+        Box::new(FileBlock::opened(opening.capacity_request(), marks, importing))
     }
 
     fn overwrites(&self) -> bool {
@@ -415,8 +423,9 @@ impl StructureKind for QueueKind {
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         let bounds = QueueBounds::from_wire(opening.max_items, opening.max_bytes);
-        let Opening { block_size, first, importing, marks, .. } = *opening;
-        Box::new(QueueBlock::opened(block_size, bounds, first, marks, importing))
+        let Opening { first, importing, marks, .. } = *opening;
+        let capacity = opening.capacity_request();
+        Box::new(QueueBlock::opened(capacity, bounds, first, marks, importing))
     }
 
     fn overwrites(&self) -> bool {
@@ -432,8 +441,8 @@ impl StructureKind for KvKind {
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
-        let Opening { block, block_size, start, end, importing, marks, .. } = *opening;
-        let block = KvBlock::new(block_size, start, end, marks).named(block);
+        let Opening { block, start, end, importing, marks, .. } = *opening;
+        let block = KvBlock::opened(opening.capacity_request(), (start, end), marks).named(block);
         Box::new(match importing {
             0 => block,
             id => block.importing(id),
@@ -483,7 +492,8 @@ mod tests {
     }
 
     fn file(opening: &Opening) -> Box<dyn Structure> {
-        Box::new(FileBlock::opened(opening.block_size, opening.marks, opening.importing))
+        let capacity = opening.capacity_request();
+        Box::new(FileBlock::opened(capacity, opening.marks, opening.importing))
     }
 
     #[test]

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod capacity;
 mod content;
 mod events;
 mod extent;
@@ -32,6 +33,7 @@ mod snapshot;
 mod waits;
 
 pub use bytes::{Bytes, Fetched};
+pub use capacity::{Capacity, CapacityRequest, Enlarge};
 pub use content::{Content, LowerTierReads, Rest};
 pub use extent::ExtentBlock;
 pub use file::FileBlock;

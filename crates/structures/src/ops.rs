@@ -1,6 +1,6 @@
 //! The operations of a structure: requests to one block, its answers, and its events.
 
-use crate::{Adopts, Changes, Content, Growth, Journaled, Movable, Waits};
+use crate::{Adopts, Changes, Content, Enlarge, Growth, Journaled, Movable, Waits};
 use honeycomb_block::{Backing, Pin};
 use honeycomb_types::{Route, Time};
 use honeycomb_wire::custom::{Routed, split_args};
@@ -211,7 +211,7 @@ pub enum Event {
 /// `Growth::wants_successor` and `Waits::deadline`; after a read, or a piece of a payload, it does not.
 ///
 /// **Capabilities.** Every structure implements `Ops`. Each other capability is a trait that it implements,
-/// and returns here: payloads that arrive in pieces (`Streaming`), a next block (`Growth`), waiting requests
+/// and returns here: payloads that arrive in pieces (`Streaming`), a next block (`Growth`), a capacity that grows (`Enlarge`), waiting requests
 /// and timers (`Waits`), subscribers (`Changes`), content that is demoted or written elsewhere (`Content`),
 /// content that moves to another block (`Movable`), visibility that waits for a journal (`Journaled`), and
 /// extents in other blocks (`Adopts`). An accessor gives the same answer for every block of a kind, and at
@@ -231,6 +231,11 @@ pub trait Structure: Ops + Send {
 
     /// The next block; needed by a router that adds blocks at the end.
     fn growth(&mut self) -> Option<&mut dyn Growth> {
+        None
+    }
+
+    /// A capacity that grows in place. Without it, a block may use all of its bytes from the start.
+    fn enlarge(&mut self) -> Option<&mut dyn Enlarge> {
         None
     }
 

@@ -56,6 +56,8 @@ pub struct KindAttributes {
     pub splits: bool,
     /// Whether the content of a block moves to a new block on another server.
     pub relocates: bool,
+    /// Whether the capacity of a block grows in place: it begins with one unit.
+    pub enlarges: bool,
     /// Whether content can be flushed and loaded.
     pub flushes: bool,
     /// Whether changes can wait for a journal.
@@ -172,6 +174,7 @@ impl KindAttributes {
     pub const NONE: KindAttributes = KindAttributes {
         splits: false,
         relocates: false,
+        enlarges: false,
         flushes: false,
         journals: false,
         demotion: Demotion::Never,

@@ -6,6 +6,7 @@
 mod alarm;
 mod attributes;
 mod bug;
+mod capacity;
 mod flush_path;
 mod id_cipher;
 mod ids;
@@ -24,6 +25,7 @@ mod wire_limits;
 pub use alarm::AlarmKind;
 pub use attributes::{Capabilities, Demotion, Inconsistency, KindAttributes, Notices};
 pub use bug::Bug;
+pub use capacity::BlockUnits;
 pub use flush_path::{
     FLUSH_EXTENTS, FLUSH_JOURNAL, FLUSH_MANIFEST, FLUSH_PART, FLUSH_RECORD, flush_directory,
     flush_names, flush_object, journal_sweep,

@@ -258,6 +258,14 @@ pub const FORMER_JOBS_MAX: usize = 1024;
 /// A job whose prefixes have all expired is deregistered after this.
 pub const JOB_LINGER: Duration = Duration::from_secs(600);
 
+/// The least capacity of a block, and the unit in which memory is allocated.
+pub const CAPACITY_UNIT: u64 = BLOCK_SIZE_MIN;
+/// A block that fills up gets this many times its capacity, until it is a whole block.
+pub const CAPACITY_STEP: u32 = 4;
+/// Blocks of a core that can have names, if their units are as many, and if it has room for fewer whole
+/// blocks.
+pub const BLOCK_NAMES_MIN: u32 = 32_768;
+
 /// Blocks that each server reserves for moves and repairs: at least this many, or 1/50.
 pub const RESERVE_BLOCKS_MIN: u32 = 2;
 /// The other bound of the reserve: total / this.

@@ -41,7 +41,7 @@ impl CatalogModel {
         let best = file.extents.iter().filter(fits).max_by_key(|at| (used(at), at.block)).copied();
         let expected: Outcome<()> = match best {
             _ if bytes > block / LARGE_FRACTION => Err("InvalidArgument"),
-            None if bytes > 0 => self.cluster.may_take(j, &file.counts, 1),
+            None if bytes > 0 => self.cluster.may_take(j, &file.counts, (1, self.cluster.whole())),
             _ => Ok(()),
         };
         agree("a question for extents", reply, &expected)?;

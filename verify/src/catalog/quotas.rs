@@ -14,7 +14,11 @@ impl CatalogModel {
         let QuotaOf::Prefix(job, path) = of else {
             return Err(format!("the model knows quotas of prefixes only: {of:?}"));
         };
-        let expected = self.at(job).change_bound(path, change);
+        let j = self.job(job);
+        let expected = self.cluster.jobs[j].change_bound(path, change);
+        let expected = expected.map(|(most, soft, id)| {
+            (most, soft, id.map_or(0, |id| self.cluster.blocks_below(j, id)))
+        });
         agree("a quota", reply, &expected)?;
         let (Ok(Reply::Quota { allowed, held, .. }), Ok(due)) = (reply, expected) else {
             return Ok(());

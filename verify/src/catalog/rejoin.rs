@@ -35,6 +35,7 @@ impl CatalogModel {
     pub fn restart(&mut self, now: Time, catalog: &Catalog, power: bool) -> Verdict {
         self.cluster.now = now.as_millis();
         self.cluster.away = self.cluster.servers.keys().copied().collect();
+        self.cluster.forget_capacities();
         self.cluster.suspected.clear();
         self.cluster.reporting.clear();
         self.cluster.used.clear();
@@ -100,7 +101,10 @@ impl CatalogModel {
         agree("an inventory", reply, &expected)?;
         let Some(told) = known else { return Ok(()) };
         told.extend(held.iter().map(|held| held.at.block));
-        held.iter().for_each(|held| self.cluster.tiers.put(held.at, held.tiers));
+        for held in held {
+            self.cluster.tiers.put(held.at, held.tiers);
+            self.cluster.holds(held.at, held.capacity);
+        }
         let mut open = held.to_vec();
         open.append(&mut self.rejoining.unowned);
         loop {
@@ -404,6 +408,7 @@ mod tests {
             successor,
             taken: (0, 0),
             tiers: Default::default(),
+            capacity: 65_536,
         };
         let held = [
             told(first, Some(full), Some(spare)),

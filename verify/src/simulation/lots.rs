@@ -197,6 +197,7 @@ impl World {
                     successor: None,
                     taken: (0, 0),
                     tiers: Default::default(),
+                    capacity: 65_536,
                 })
                 .collect();
             let server = self.servers[s].new_server();
@@ -263,7 +264,7 @@ impl World {
                 true
             }
             Err(CatalogError::OutOfMemory(_)) => {
-                self.apply(c, Command::ShortOf { blocks }).unwrap();
+                self.apply(c, Command::ShortOf { units: blocks }).unwrap();
                 false
             }
             // The name of an awaited structure.

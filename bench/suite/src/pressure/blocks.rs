@@ -13,7 +13,8 @@ use honeycomb_catalog::{
     PlanNode, PrefixOptions, Reply, Report, Seal,
 };
 use honeycomb_types::{
-    BlockAt, JobId, Kind, PolicyKind, ServerId, StructureId, TierClass, TierIx, TierSpec, Time,
+    BlockAt, BlockUnits, JobId, Kind, PolicyKind, ServerId, StructureId, TierClass, TierIx,
+    TierSpec, Time,
 };
 use honeycomb_workload::{FileId, JobPlan};
 use std::collections::HashMap;
@@ -215,7 +216,8 @@ impl Blocks {
         let structure = match made {
             Ok(Reply::Opened(opened)) => opened.structure,
             Err(CatalogError::OutOfMemory(_)) => {
-                self.done(Command::ShortOf { blocks });
+                let units = BlockUnits::of(self.block).units(blocks);
+                self.done(Command::ShortOf { units });
                 return Err(Full { room_comes: self.catalog.awaits_room() });
             }
             other => unreachable!("creating a file answers {other:?}"),

@@ -278,9 +278,10 @@ impl Recovery {
         catalog.last_prefix = self.counters.last_prefix;
         catalog.last_move = self.counters.last_move;
         catalog.block_size = self.counters.block_size;
-        catalog.pool.meter.at(now, catalog.block_size);
+        catalog.pool.meter.at(now, catalog.units().bytes());
         let last_server = self.counters.last_server;
-        catalog.pool.recover(last_server, self.servers.into_values(), now);
+        let size = (catalog.block_size, now);
+        catalog.pool.recover(last_server, self.servers.into_values(), size);
         catalog.recover_drains(self.draining);
         for (name, allowed) in self.tenants {
             catalog.quotas.bound_tenant(&name, allowed);
@@ -394,11 +395,10 @@ impl Catalog {
                 .chain(image.spare.iter().copied())
                 .chain(image.extents.iter().copied())
                 .chain(splits.map(|(mv, epoch)| at(mv.target, *epoch)));
-            let mut count = 0;
             self.pool.staying.own(s, self.structures[s].job);
             for at in blocks {
-                count += 1;
-                if !self.pool.recover_owner(at, s) {
+                let units = self.first_capacity(self.structures[s].attributes_of(at.block));
+                if !self.pool.recover_owner(at, s, units) {
                     return bad(format!(
                         "structure {} has {}, which does not exist",
                         image.id, at.block
@@ -410,7 +410,8 @@ impl Catalog {
             let j = self.structures[s].job;
             self.jobs[j].structures += 1;
             self.count_structure(s, image.prefix);
-            self.blocks_came(j, s, count);
+            let units = self.units_of(s);
+            self.units_came(j, s, units);
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! One core of a memory server: its blocks, with their owners and tiers.
 
-use honeycomb_types::{Epoch, TierIx, TierSpec, Time};
+use honeycomb_types::{BlockUnits, Epoch, TierIx, TierSpec, Time};
 
-/// The state of one block: 16 bytes.
+/// The state of one block: 24 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) epoch: Epoch,
@@ -10,9 +10,11 @@ pub(super) struct Slot {
     pub(super) state: u32,
     /// Bytes of data as last reported; `UNOPENED` until the server has opened the block.
     pub(super) used: u32,
+    /// The capacity, in units; 1 for a free block.
+    pub(super) units: u32,
 }
 
-const _: () = assert!(size_of::<Slot>() == 16);
+const _: () = assert!(size_of::<Slot>() == 24);
 
 pub(super) const FREE: u32 = 1 << 31;
 pub(super) const LAST_FREE: u32 = u32::MAX;
@@ -41,13 +43,14 @@ impl Slot {
     }
 }
 
-/// The room of a core in one tier, in blocks.
+/// The room of a core in one tier: in memory in units, in a lower tier in places, of which each holds one
+/// block of any capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CoreRoom {
     pub(crate) total: u32,
     /// Occupied: by blocks that are there, arrive or leave.
     pub(crate) out: u32,
-    /// Blocks among them that leave.
+    /// The part of it that leaves.
     pub(crate) leaving: u32,
 }
 
@@ -79,6 +82,8 @@ pub(crate) fn tick_of(now: Time) -> u32 {
 pub(crate) struct Going {
     /// From memory to a disk.
     pub(crate) down: u32,
+    /// Their units.
+    pub(crate) units_down: u32,
     /// To a store, from memory or from a disk: these may take long, and delay no others.
     pub(crate) sinking: u32,
 }
@@ -88,7 +93,11 @@ pub(crate) struct Core {
     pub(super) slots: Box<[Slot]>,
     pub(super) free_head: u32,
     pub(super) free: u32,
-    /// Free blocks without room, because the room is lent to other controller shards.
+    /// Units of all tiers.
+    capacity: u32,
+    /// Units of the blocks that are not free.
+    held: u32,
+    /// Units of the others that are lent to other controller shards.
     pub(super) unlent: u32,
     /// Memory, and the lower tiers.
     pub(super) rooms: Box<[CoreRoom]>,
@@ -107,19 +116,23 @@ impl Where {
 }
 
 impl Core {
-    pub(super) fn new(frames: u32, tiers: &[TierSpec]) -> Core {
+    /// A core with memory for this many whole blocks.
+    pub(super) fn new(frames: u32, tiers: &[TierSpec], units: BlockUnits) -> Core {
         let below: u32 = tiers.iter().map(|tier| tier.blocks).sum();
-        let blocks = frames + below;
+        let blocks = units.names(frames) + below;
         let next = |index| if index + 1 < blocks { FREE | (index + 1) } else { LAST_FREE };
-        let slots = (0..blocks).map(|i| Slot { epoch: Epoch(0), state: next(i), used: 0 });
+        let slots =
+            (0..blocks).map(|i| Slot { epoch: Epoch(0), state: next(i), used: 0, units: 1 });
         let free_head = if blocks > 0 { FREE } else { LAST_FREE };
-        let totals = [frames].into_iter().chain(tiers.iter().map(|tier| tier.blocks));
+        let totals = [units.units(frames)].into_iter().chain(tiers.iter().map(|tier| tier.blocks));
         let places = if tiers.is_empty() { 0 } else { blocks as usize };
         let stores = (1..).zip(tiers).filter(|(_, tier)| tier.class.takes_final_only());
         Core {
             slots: slots.collect(),
             free_head,
             free: blocks,
+            capacity: units.units(frames + below),
+            held: 0,
             unlent: 0,
             rooms: totals.map(|total| CoreRoom { total, out: 0, leaving: 0 }).collect(),
             places: vec![Where::default(); places].into(),
@@ -128,25 +141,37 @@ impl Core {
         }
     }
 
+    /// The server is known from the log only: until it has reported its blocks, none of them is free, and
+    /// there is no room in any tier.
+    pub(super) fn is_unknown(&mut self) {
+        (self.free, self.free_head, self.held) = (0, LAST_FREE, self.blocks());
+        self.rooms.iter_mut().for_each(|room| room.out = room.total);
+        self.slots.iter_mut().for_each(|slot| slot.state = QUARANTINED);
+    }
+
     /// Whether this tier is for blocks only that accept no more writes.
     pub(crate) fn is_store(&self, tier: TierIx) -> bool {
         self.stores & 1 << tier.0 != 0
     }
 
-    /// Adds `change` blocks with these tiers to the counts.
-    pub(super) fn count(&mut self, place: Where, change: i32) {
+    /// Adds a block with these tiers and this capacity to the counts, or subtracts it.
+    fn count(&mut self, place: Where, units: u32, sign: i32) {
         let Where { tier, to, .. } = place;
         let is_store = self.is_store(to);
         // Saturating, because blocks of a disconnected server are counted only when all of them are known.
-        let count = |n: &mut u32| *n = n.saturating_add_signed(change);
-        count(&mut self.rooms[tier.0 as usize].out);
+        let count = |n: &mut u32, by: u32| *n = n.saturating_add_signed(sign * by as i32);
+        let takes = |tier: TierIx| if tier.is_below() { 1 } else { units };
+        count(&mut self.rooms[tier.0 as usize].out, takes(tier));
         if to == tier {
             return;
         }
-        count(&mut self.rooms[tier.0 as usize].leaving);
-        count(&mut self.rooms[to.0 as usize].out);
-        if to > tier {
-            count(if is_store { &mut self.going.sinking } else { &mut self.going.down });
+        count(&mut self.rooms[tier.0 as usize].leaving, takes(tier));
+        count(&mut self.rooms[to.0 as usize].out, takes(to));
+        if to > tier && is_store {
+            count(&mut self.going.sinking, 1);
+        } else if to > tier {
+            count(&mut self.going.down, 1);
+            count(&mut self.going.units_down, units);
         }
     }
 
@@ -155,17 +180,33 @@ impl Core {
         self.slots.len() as u32
     }
 
-    /// Number of blocks that are not free.
-    pub(crate) fn out(&self) -> u32 {
-        self.blocks() - self.free
+    /// Whether no block is allocated or quarantined.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.free == self.blocks()
     }
 
-    /// Number of blocks available in memory.
+    /// Units of all tiers.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Units of the blocks that are not free.
+    pub(crate) fn out(&self) -> u32 {
+        self.held
+    }
+
+    /// Units available in memory.
     pub(crate) fn room(&self) -> u32 {
         self.rooms[0].free().saturating_sub(self.unlent)
     }
 
-    /// Number of blocks available in this tier.
+    /// Number of blocks of this capacity that can be allocated in this tier.
+    pub(super) fn fits(&self, tier: TierIx, units: u32) -> u32 {
+        let room = self.room_in(tier) / if tier.is_below() { 1 } else { units };
+        room.min(self.free)
+    }
+
+    /// The room available in this tier: units of memory, or places.
     pub(crate) fn room_in(&self, tier: TierIx) -> u32 {
         match self.rooms.get(tier.0 as usize) {
             Some(_) if !tier.is_below() => self.room(),
@@ -181,19 +222,23 @@ impl Core {
         self.rooms[0].out > 0 && disks.any(|disk| self.room_in(disk) > 0)
     }
 
-    /// Number of blocks with room, free or not.
+    /// Units that this controller shard may use.
     pub(crate) fn lent(&self) -> u32 {
-        self.blocks() - self.unlent
+        self.capacity - self.unlent
     }
 
     pub(super) fn place(&self, index: u32) -> Where {
         self.places.get(index as usize).copied().unwrap_or_default()
     }
 
-    pub(super) fn take(&mut self, epoch: Epoch, structure: u32, tier: TierIx, now: Time) -> u32 {
-        let room = self.room_in(tier);
+    pub(super) fn take(
+        &mut self,
+        (epoch, structure): (Epoch, u32),
+        units: u32,
+        (tier, now): (TierIx, Time),
+    ) -> u32 {
         assert!(
-            room > 0,
+            self.fits(tier, units) > 0,
             "INV-40, INV-42: a block was taken from a core that has no room in {tier}"
         );
         let index = self.free_head & !FREE;
@@ -207,18 +252,41 @@ impl Core {
         self.free_head = slot.state;
         assert!(self.free > 0, "INV-02: block {index} is listed as free, and none is counted");
         self.free -= 1;
-        *slot = Slot { epoch, state: structure, used: UNOPENED };
-        self.rooms[tier.0 as usize].out += 1;
-        let (free, unlent) = (self.free, self.unlent);
-        assert!(free >= unlent, "INV-40: {free} blocks are free and {unlent} are not lent");
-        if let Some(place) = self.places.get_mut(index as usize) {
-            *place = Where { tier, to: tier, used: tick_of(now), refused: 0 };
+        *slot = Slot { epoch, state: structure, used: UNOPENED, units };
+        let place = Where { tier, to: tier, used: tick_of(now), refused: 0 };
+        self.count(place, units, 1);
+        self.holds(units);
+        if let Some(known) = self.places.get_mut(index as usize) {
+            *known = place;
         }
         index
     }
 
+    /// This many more units belong to blocks that are not free.
+    fn holds(&mut self, units: u32) {
+        self.held += units;
+        let Core { capacity, held, unlent, .. } = *self;
+        assert!(
+            held + unlent <= capacity,
+            "INV-40: {held} of {capacity} units are held, and {unlent} are not lent"
+        );
+    }
+
+    /// Sets the capacity of a block that stays where it is. A larger one needs room in its tier.
+    pub(super) fn resize(&mut self, index: u32, units: u32) {
+        let place = self.place(index);
+        let before = std::mem::replace(&mut self.slots[index as usize].units, units);
+        self.count(place, before, -1);
+        self.count(place, units, 1);
+        self.held -= before;
+        self.holds(units);
+    }
+
     pub(super) fn put_back(&mut self, index: u32) {
-        self.count(self.place(index), -1);
+        let units = self.slots[index as usize].units;
+        self.count(self.place(index), units, -1);
+        assert!(self.held >= units, "INV-02: block {index} has {units} of {} units", self.held);
+        self.held -= units;
         self.unname(index);
     }
 
@@ -227,7 +295,7 @@ impl Core {
         let slot = &mut self.slots[index as usize];
         assert_eq!(slot.held(), SlotOwner::Quarantined, "INV-03: block {index} was freed twice");
         slot.state = self.free_head;
-        slot.used = 0;
+        (slot.used, slot.units) = (0, 1);
         self.free_head = FREE | index;
         self.free += 1;
         let (free, blocks) = (self.free, self.slots.len());
@@ -240,17 +308,20 @@ impl Core {
     /// A block is in another tier, or on its way there.
     pub(super) fn moves(&mut self, index: usize, to: Where) {
         let was = std::mem::replace(&mut self.places[index], to);
-        self.count(was, -1);
-        self.count(to, 1);
+        let units = self.slots[index].units;
+        self.count(was, units, -1);
+        self.count(to, units, 1);
     }
 
-    /// Recounts the occupied room of each tier, and the demotions.
+    /// Recounts the held units, the occupied room of each tier, and the demotions.
     pub(super) fn count_anew(&mut self) {
-        self.going = Going::default();
+        (self.going, self.held) = (Going::default(), 0);
         self.rooms.iter_mut().for_each(|room| (room.out, room.leaving) = (0, 0));
         for index in 0..self.blocks() {
-            if self.slots[index as usize].held() != SlotOwner::Free {
-                self.count(self.place(index), 1);
+            let slot = self.slots[index as usize];
+            if slot.held() != SlotOwner::Free {
+                self.count(self.place(index), slot.units, 1);
+                self.held += slot.units;
             }
         }
     }
@@ -259,9 +330,7 @@ impl Core {
     pub(super) fn miscounted(&self) -> Option<String> {
         let mut anew = self.clone();
         anew.count_anew();
-        let same = anew.rooms == self.rooms && anew.going == self.going;
-        (!same).then(|| {
-            format!("{:?}, {:?}, not {:?}, {:?}", anew.rooms, anew.going, self.rooms, self.going)
-        })
+        let told = |core: &Core| (core.rooms.clone(), core.going, core.held);
+        (told(&anew) != told(self)).then(|| format!("{:?}, not {:?}", told(&anew), told(self)))
     }
 }

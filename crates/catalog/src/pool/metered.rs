@@ -12,11 +12,12 @@ use honeycomb_types::{BlockId, ServerId, TierClass, Time};
 /// Memory, and the classes of tiers: indices in a bill, by their codes.
 pub(crate) const PLACES: usize = TierClass::ALL.len() + 1;
 
-/// A block in a lower tier: its job, its class of tier, and its bytes of data.
+/// A block in a lower tier: its job, its class of tier, its capacity in units, and its bytes of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LowerTierBlock {
     job: u32,
     place: usize,
+    units: u64,
     bytes: u64,
 }
 
@@ -24,18 +25,18 @@ pub(super) struct LowerTierBlock {
 #[derive(Clone, Debug, Default)]
 struct Metered {
     since: Time,
-    blocks: [u64; PLACES],
+    units: [u64; PLACES],
     bytes: [u64; PLACES],
     spent: [TierSpent; PLACES],
 }
 
 impl Metered {
     /// The use until now.
-    fn until(&self, now: Time, block_size: u64) -> [TierSpent; PLACES] {
+    fn until(&self, now: Time, unit: u64) -> [TierSpent; PLACES] {
         let ms = u128::from(now.since(self.since).as_millis() as u64);
         let mut spent = self.spent;
         for (place, spent) in spent.iter_mut().enumerate() {
-            spent.held += u128::from(self.blocks[place] * block_size) * ms;
+            spent.held += u128::from(self.units[place] * unit) * ms;
             spent.used += u128::from(self.bytes[place]) * ms;
         }
         spent
@@ -46,24 +47,25 @@ impl Metered {
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     now: Time,
-    block_size: u64,
+    /// Bytes of a unit.
+    unit: u64,
     jobs: Vec<Option<Box<Metered>>>,
 }
 
 impl Meter {
     /// The time of the changes that follow.
-    pub(crate) fn at(&mut self, now: Time, block_size: u64) {
-        (self.now, self.block_size) = (now, block_size);
+    pub(crate) fn at(&mut self, now: Time, unit: u64) {
+        (self.now, self.unit) = (now, unit);
     }
 
     fn of(&mut self, job: u32) -> &mut Metered {
-        let (job, now, block_size) = (job as usize, self.now, self.block_size);
+        let (job, now, unit) = (job as usize, self.now, self.unit);
         if self.jobs.len() <= job {
             self.jobs.resize(job + 1, None);
         }
         let metered = self.jobs[job]
             .get_or_insert_with(|| Box::new(Metered { since: now, ..Metered::default() }));
-        metered.spent = metered.until(now, block_size);
+        metered.spent = metered.until(now, unit);
         metered.since = now;
         metered
     }
@@ -73,17 +75,17 @@ impl Meter {
         if before == after {
             return;
         }
-        if let Some(LowerTierBlock { job, place, bytes }) = before {
+        if let Some(LowerTierBlock { job, place, units, bytes }) = before {
             let metered = self.of(job);
-            let counted = (metered.blocks[place], metered.bytes[place]);
-            let covers = counted.0 > 0 && counted.1 >= bytes;
+            let counted = (metered.units[place], metered.bytes[place]);
+            let covers = counted.0 >= units && counted.1 >= bytes;
             assert!(covers, "INV-42: {before:?} leaves a tier that counts {counted:?}");
-            metered.blocks[place] -= 1;
+            metered.units[place] -= units;
             metered.bytes[place] -= bytes;
         }
-        if let Some(LowerTierBlock { job, place, bytes }) = after {
+        if let Some(LowerTierBlock { job, place, units, bytes }) = after {
             let metered = self.of(job);
-            metered.blocks[place] += 1;
+            metered.units[place] += units;
             metered.bytes[place] += bytes;
         }
     }
@@ -97,17 +99,17 @@ impl Meter {
     /// The use until now that was not taken yet.
     pub(crate) fn spent(&self, job: u32, now: Time) -> [TierSpent; PLACES] {
         let metered = self.jobs.get(job as usize).and_then(Option::as_ref);
-        metered.map_or_else(Default::default, |metered| metered.until(now, self.block_size))
+        metered.map_or_else(Default::default, |metered| metered.until(now, self.unit))
     }
 
     /// The same, which the caller adds to the bill.
     pub(crate) fn take(&mut self, job: u32, now: Time) -> [TierSpent; PLACES] {
         let Some(place) = self.jobs.get_mut(job as usize) else { return Default::default() };
         let Some(metered) = place else { return Default::default() };
-        let spent = metered.until(now, self.block_size);
+        let spent = metered.until(now, self.unit);
         (metered.spent, metered.since) = (Default::default(), now);
         // Most jobs never have blocks in lower tiers again.
-        if metered.blocks.iter().all(|blocks| *blocks == 0) {
+        if metered.units.iter().all(|units| *units == 0) {
             *place = None;
         }
         spent
@@ -128,7 +130,8 @@ impl Pool {
         let slot = self.slot(block)?;
         let SlotOwner::By(s) = slot.held() else { return None };
         let place = usize::from(spec.class.code());
-        Some(LowerTierBlock { job: self.staying.job_of(s), place, bytes: slot.bytes_used() })
+        let (job, units) = (self.staying.job_of(s), slot.units.into());
+        Some(LowerTierBlock { job, place, units, bytes: slot.bytes_used() })
     }
 
     /// Data of a block arrived in its present tier from another.
@@ -148,17 +151,18 @@ impl Pool {
     pub(super) fn check_metered(&self) -> Result<(), String> {
         let mut left: Vec<(usize, [u64; PLACES], [u64; PLACES])> = Vec::new();
         for (job, metered) in self.meter.jobs.iter().enumerate() {
-            left.extend(metered.iter().map(|metered| (job, metered.blocks, metered.bytes)));
+            left.extend(metered.iter().map(|metered| (job, metered.units, metered.bytes)));
         }
         for lying in self.servers.keys().flat_map(|&id| self.lying_on(id)) {
             let own = left.iter_mut().find(|(job, ..)| *job == lying.job as usize);
-            let Some((_, blocks, bytes)) = own.filter(|(_, b, _)| b[lying.place] > 0) else {
+            let counted = own.filter(|(_, units, _)| units[lying.place] >= lying.units);
+            let Some((_, units, bytes)) = counted else {
                 return Err(format!("{lying:?} is not counted for its job's bill"));
             };
-            blocks[lying.place] -= 1;
+            units[lying.place] -= lying.units;
             bytes[lying.place] = bytes[lying.place].wrapping_sub(lying.bytes);
         }
-        match left.iter().find(|(_, blocks, bytes)| blocks.iter().chain(bytes).any(|n| *n != 0)) {
+        match left.iter().find(|(_, units, bytes)| units.iter().chain(bytes).any(|n| *n != 0)) {
             Some(left) => {
                 Err(format!("counted in a lower tier for a bill, but not there: {left:?}"))
             }

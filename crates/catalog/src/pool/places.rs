@@ -1,7 +1,7 @@
 //! The tiers of blocks, on servers that have lower ones.
 
 use super::cores::{Core, Going, Slot, SlotOwner, Where, tick_of};
-use super::{Pool, Server};
+use super::{Draw, NoRoom, Pool, Server};
 use honeycomb_types::limits::SINKING_MAX;
 use honeycomb_types::{BlockAt, BlockId, Bug, ServerId, ShardIx, TierIx, Time};
 
@@ -27,13 +27,18 @@ impl Pool {
         }
     }
 
-    /// Blocks of a server that are in lower tiers, or move there, and their structures.
-    pub(super) fn below_on(&self, id: ServerId) -> impl Iterator<Item = (BlockId, u32)> {
+    /// The same, with the capacity of the block.
+    pub(super) fn staying_for(&self, block: BlockId) -> Option<(u32, u32)> {
+        Some((self.below_for(block)?, self.units(block)))
+    }
+
+    /// Blocks of a server that are in lower tiers, or move there, with their structures and capacities.
+    pub(super) fn below_on(&self, id: ServerId) -> impl Iterator<Item = (BlockId, (u32, u32))> {
         let cores = self.servers.get(&id).into_iter().flat_map(|server| server.cores.iter());
         cores.enumerate().flat_map(move |(ix, core)| {
             let blocks = (0..).map(move |index| BlockId::new(id, ShardIx(ix as u8), index));
             let below = |place: &Where, slot: &Slot| match slot.held() {
-                SlotOwner::By(s) if place.to.is_below() => Some(s),
+                SlotOwner::By(s) if place.to.is_below() => Some((s, slot.units)),
                 _ => None,
             };
             let all = core.places.iter().zip(&core.slots).zip(blocks);
@@ -67,6 +72,7 @@ impl Pool {
     pub(crate) fn going(&self) -> Going {
         self.heard().flat_map(|server| &server.cores).fold(Going::default(), |sum, core| Going {
             down: sum.down + core.going.down,
+            units_down: sum.units_down + core.going.units_down,
             sinking: sum.sinking + core.going.sinking,
         })
     }
@@ -76,7 +82,7 @@ impl Pool {
         self.servers.values().any(Server::lowers)
     }
 
-    /// Blocks that leave memory, on servers that respond: their memory becomes available soon.
+    /// Units of blocks that leave memory, on servers that respond: their memory becomes available soon.
     pub(crate) fn leaving_memory(&self) -> u32 {
         self.heard().flat_map(|server| &server.cores).map(|core| core.rooms[0].leaving).sum()
     }
@@ -105,7 +111,7 @@ impl Pool {
 
     /// A block starts to move to another tier: it counts in both from now on.
     pub(crate) fn begins(&mut self, block: BlockId, to: TierIx) {
-        let before = self.below_for(block);
+        let before = self.staying_for(block);
         let (core, index) = self.core_mut(block).expect("a block of a server with tiers");
         let place = core.places[index];
         let held = core.slots[index].held();
@@ -115,19 +121,43 @@ impl Pool {
         core.moves(index, Where { to, ..place });
         let room = core.rooms[to.0 as usize];
         assert!(room.out <= room.total, "INV-42: {to} has no room for {block}");
-        self.staying.change(before, self.below_for(block));
+        self.staying.change(before, self.staying_for(block));
+    }
+
+    /// Gives a block that stays where it is a larger capacity, if its core has room for that.
+    pub(crate) fn enlarge(&mut self, block: BlockId, units: u32, draw: Draw) -> Result<(), NoRoom> {
+        let (before, lay) = (self.staying_for(block), self.lying(block));
+        let Where { tier, to, .. } = self.place(block);
+        assert_eq!(tier, to, "INV-42: {block} is on its way and gets another capacity");
+        let server = self.servers.get_mut(&block.server()).expect("its structure is live");
+        let core = &server.cores[block.shard().0 as usize];
+        let held = core.slots[block.index() as usize];
+        let more = units.checked_sub(held.units).expect("a capacity only grows");
+        let room = match tier.is_below() {
+            // The place there is that of a whole block.
+            true => core.lent() - core.out(),
+            false => core.room().min(server.room(draw)),
+        };
+        if room < more {
+            return Err(NoRoom);
+        }
+        server.cores[block.shard().0 as usize].resize(block.index(), units);
+        self.stir(block.server());
+        self.staying.change(before, self.staying_for(block));
+        self.meter.change(lay, self.lying(block));
+        Ok(())
     }
 
     /// A block has arrived in a tier, or stays in its own. Returns whether that changed anything.
     pub(crate) fn arrives(&mut self, block: BlockId, tier: TierIx) -> bool {
-        let (before, lay) = (self.below_for(block), self.lying(block));
+        let (before, lay) = (self.staying_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return false };
         let place = core.places[index];
         if place.tier == place.to || tier != place.tier && tier != place.to {
             return false;
         }
         core.moves(index, Where { tier, to: tier, ..place });
-        self.staying.change(before, self.below_for(block));
+        self.staying.change(before, self.staying_for(block));
         if tier != place.tier {
             self.meter.change(lay, self.lying(block));
             self.count_arrival(block);
@@ -147,7 +177,7 @@ impl Pool {
     /// A block that was never opened is opened again, and the log does not record the tier of its grant. It
     /// was a lower one if the core has more blocks in memory than room (INV-42).
     pub(crate) fn place_unopened(&mut self, block: BlockId) {
-        let (before, lay) = (self.below_for(block), self.lying(block));
+        let (before, lay) = (self.staying_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return };
         let place = core.places[index];
         let has_room = core.rooms[0].out <= core.rooms[0].total;
@@ -158,7 +188,7 @@ impl Pool {
         let mut with_room = disks.filter(|tier| !core.is_store(*tier) && core.room_in(*tier) > 0);
         let Some(tier) = with_room.next() else { return };
         core.moves(index, Where { tier, to: tier, ..place });
-        self.staying.change(before, self.below_for(block));
+        self.staying.change(before, self.staying_for(block));
         self.meter.change(lay, self.lying(block));
     }
 
@@ -173,7 +203,7 @@ impl Pool {
             return;
         }
         let away = self.servers.get(&block.server()).is_none_or(|server| server.is_away());
-        let (before, lay) = (self.below_for(block), self.lying(block));
+        let (before, lay) = (self.staying_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return };
         if [tier, to].iter().any(|tier| tier.0 as usize >= core.rooms.len()) {
             return;
@@ -183,7 +213,7 @@ impl Pool {
             true => core.places[index] = place,
             false => core.moves(index, place),
         }
-        self.staying.change(before, self.below_for(block));
+        self.staying.change(before, self.staying_for(block));
         self.meter.change(lay, self.lying(block));
     }
 }

@@ -1,6 +1,6 @@
 //! The pool of a recovered catalog: first the content of the log, then the reports of servers.
 
-use super::cores::{LAST_FREE, QUARANTINED, Slot, SlotOwner, UNOPENED};
+use super::cores::{Core, QUARANTINED, Slot, SlotOwner, UNOPENED};
 use super::{Pool, Presence, Server};
 use crate::NewServer;
 use crate::durable::ServerImage;
@@ -13,7 +13,7 @@ impl Pool {
         &mut self,
         last: u32,
         images: impl Iterator<Item = ServerImage>,
-        now: Time,
+        (block_size, now): (u64, Time),
     ) {
         self.last_server = last;
         for image in images {
@@ -23,34 +23,27 @@ impl Pool {
                 shards: image.shards,
                 blocks_per_shard: image.blocks_per_shard,
                 tiers: &image.tiers,
-                block_size: 0,
+                block_size,
                 // It reports this when it reconnects.
                 flush_root: "",
                 kinds: &[],
             };
             let mut server = Server::new(new, now);
             server.presence = Presence::Away;
-            for core in &mut server.cores {
-                (core.free, core.free_head) = (0, LAST_FREE);
-                // Until it reports the tiers of its blocks there is no room in any tier.
-                core.rooms.iter_mut().for_each(|room| room.out = room.total);
-                for slot in &mut core.slots {
-                    slot.state = QUARANTINED;
-                }
-            }
+            server.cores.iter_mut().for_each(Core::is_unknown);
             self.servers.insert(image.id, server);
         }
     }
 
-    /// Assigns a block to the structure that had it. Returns false when there is no such block, or it has an
-    /// owner.
-    pub(crate) fn recover_owner(&mut self, at: BlockAt, structure: u32) -> bool {
+    /// Assigns a block to the structure that had it, with its first capacity: its server reports the present
+    /// one. Returns false when there is no such block, or it has an owner.
+    pub(crate) fn recover_owner(&mut self, at: BlockAt, structure: u32, units: u32) -> bool {
         let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
         let Some(slot) = server.slot(at.block) else { return false };
         if slot.state != QUARANTINED || at.epoch <= slot.epoch {
             return false;
         }
-        *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
+        *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED, units };
         true
     }
 
@@ -83,12 +76,36 @@ impl Pool {
         if slot.held() != SlotOwner::Quarantined || at.epoch < slot.epoch {
             return false;
         }
-        *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
+        *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED, units: slot.units };
         assert!(server.quarantined > 0, "INV-02: {at:?} is adopted, and no block is quarantined");
         server.quarantined -= 1;
-        self.staying.change(None, self.below_for(at.block));
+        self.staying.change(None, self.staying_for(at.block));
         self.meter.change(None, self.lying(at.block));
         true
+    }
+
+    /// A reconnected server reports the capacity of a block. Returns its owner, and the capacity before and
+    /// now, if it is current.
+    pub(crate) fn found_capacity(&mut self, at: BlockAt, units: u32) -> Option<(u32, u32, u32)> {
+        let block = at.block;
+        let (lies, lay) = (self.below_for(block), self.lying(block));
+        let server = self.servers.get_mut(&block.server())?;
+        let whole = server.units.whole();
+        let away = server.is_away();
+        let core = server.cores.get_mut(block.shard().0 as usize)?;
+        let slot = core.slots.get_mut(block.index() as usize)?;
+        let (held, before) = (slot.held(), slot.units);
+        if held == SlotOwner::Free || slot.epoch > at.epoch || !(1..=whole).contains(&units) {
+            return None;
+        }
+        match away {
+            true => slot.units = units,
+            false => core.resize(block.index(), units),
+        }
+        self.staying.change(lies.map(|s| (s, before)), lies.map(|s| (s, units)));
+        self.meter.change(lay, self.lying(block));
+        let SlotOwner::By(s) = held else { return None };
+        Some((s, before, units))
     }
 
     /// A server holds a block without an owner: it stays quarantined, under the epoch that its confirmation
@@ -139,7 +156,8 @@ impl Pool {
         if let Some(told) = told.filter(|_| !Bug::LotsForgottenAtRejoin.active()) {
             // A server that reports less than it holds is not believed: its blocks that are out are lent.
             let cores = server.cores.iter().zip(&told);
-            let lent: Vec<u32> = cores.map(|(core, lent)| core.out().max(*lent)).collect();
+            let lent = cores.map(|(core, lent)| core.out().max(*lent).min(core.capacity()));
+            let lent: Vec<u32> = lent.collect();
             server.set_lent(&lent);
             self.stir(id);
         }

@@ -9,7 +9,9 @@ use crate::weights::ServerLoad;
 use crate::{NewServer, TierAlarm, TierTraffic};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, BlockId, Bug, ServerId, ShardIx, TierIx, TierSpec, Time};
+use honeycomb_types::{
+    BlockAt, BlockId, BlockUnits, Bug, ServerId, ShardIx, TierIx, TierSpec, Time,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +33,9 @@ pub(crate) struct Server {
     pub(crate) address: Arc<str>,
     pub(crate) incarnation: u64,
     pub(crate) last_seen: Time,
-    /// Most blocks in memory.
+    /// The units of its blocks.
+    pub(crate) units: BlockUnits,
+    /// Units of memory.
     pub(crate) total: u32,
     pub(crate) quarantined: u32,
     pub(crate) bytes_used: u64,
@@ -65,11 +69,14 @@ pub(crate) struct Server {
 
 impl Server {
     pub(super) fn new(new: NewServer<'_>, now: Time) -> Server {
-        let total = new.shards as u32 * new.blocks_per_shard;
+        let units = BlockUnits::of(new.block_size);
+        let total = new.shards as u32 * units.units(new.blocks_per_shard);
+        let core = |_| Core::new(new.blocks_per_shard, new.tiers, units);
         Server {
             address: new.address.into(),
             incarnation: new.incarnation,
             last_seen: now,
+            units,
             total,
             quarantined: 0,
             bytes_used: 0,
@@ -89,7 +96,7 @@ impl Server {
             draining: false,
             lending: None,
             tiers: new.tiers.into(),
-            cores: (0..new.shards).map(|_| Core::new(new.blocks_per_shard, new.tiers)).collect(),
+            cores: (0..new.shards).map(core).collect(),
         }
     }
 
@@ -97,19 +104,19 @@ impl Server {
         self.cores.len() as u8
     }
 
-    /// Blocks of each core that may be in memory.
+    /// Whole blocks for which each core has memory.
     pub(crate) fn blocks_per_shard(&self) -> u32 {
-        self.cores[0].rooms[0].total
+        self.cores[0].rooms[0].total / self.units.whole()
     }
 
-    /// Blocks available in memory, including the reserve.
+    /// Units available in memory, including the reserve.
     pub(crate) fn free(&self) -> u32 {
         self.cores.iter().map(|core| core.rooms[0].free()).sum()
     }
 
     /// Whether none of its blocks is allocated or quarantined, in any tier.
     pub(crate) fn holds_nothing(&self) -> bool {
-        self.cores.iter().all(|core| core.out() == 0)
+        self.cores.iter().all(Core::is_unused)
     }
 
     /// The room of a lower tier: the total, the occupied part, and the part of it that leaves.
@@ -200,33 +207,38 @@ impl Server {
         self.cores.iter().map(|core| core.unlent).sum()
     }
 
-    /// Sets the blocks lent to this controller shard, by core; no more than these are out.
+    /// Sets the units lent to this controller shard, by core; no more than these are out.
     pub(crate) fn set_lent(&mut self, lent: &[u32]) {
-        for (core, lent) in self.cores.iter_mut().zip(lent) {
-            let blocks = core.blocks();
-            assert!(*lent <= blocks, "INV-40: {lent} of {blocks} blocks are lent");
-            core.unlent = blocks - lent;
-            let (out, free) = (core.out(), core.free);
-            assert!(core.unlent <= free, "INV-40: {out} blocks are out and {lent} are lent");
+        for (core, &lent) in self.cores.iter_mut().zip(lent) {
+            let (all, out) = (core.capacity(), core.out());
+            assert!(lent <= all, "INV-40: {lent} of {all} units are lent");
+            assert!(out <= lent, "INV-40: {out} units are out and {lent} are lent");
+            core.unlent = all - lent;
         }
     }
 
-    /// Blocks of memory that this controller shard may allocate.
+    /// Units of memory that this controller shard may allocate.
     pub(crate) fn lent_total(&self) -> u32 {
         self.total - self.lending.as_ref().map_or(0, |_| self.unlent())
     }
 
     pub(crate) fn reserve(&self) -> u32 {
         let lent = self.lent_total();
-        RESERVE_BLOCKS_MIN.max(lent / RESERVE_FRACTION)
+        self.units.units(RESERVE_BLOCKS_MIN).max(lent / RESERVE_FRACTION)
     }
 
-    /// Blocks of memory available to an ordinary allocation.
+    /// Units of memory available to an ordinary allocation.
     pub(crate) fn spare(&self) -> u32 {
         self.room(Draw::Ordinary)
     }
 
-    /// Blocks of a tier available to this draw.
+    /// Number of blocks of this capacity that this draw may take in a tier.
+    pub(crate) fn fits(&self, tier: TierIx, draw: Draw, units: u32) -> u32 {
+        let room = self.room_in(tier, draw) / if tier.is_below() { 1 } else { units };
+        room.min(self.cores.iter().map(|core| core.fits(tier, units)).sum())
+    }
+
+    /// The room of a tier available to this draw: units of memory, or places.
     pub(crate) fn room_in(&self, tier: TierIx, draw: Draw) -> u32 {
         if !tier.is_below() {
             return self.room(draw);
@@ -235,7 +247,7 @@ impl Server {
         open.map(|core| core.room_in(tier)).sum()
     }
 
-    /// Free blocks of memory available to this draw.
+    /// Units of memory available to this draw.
     pub(crate) fn room(&self, draw: Draw) -> u32 {
         if self.takes_blocks() { self.room_if_heard(draw) } else { 0 }
     }
@@ -249,16 +261,19 @@ impl Server {
         }
     }
 
-    /// Quarantined blocks that occupy memory.
+    /// Units of quarantined blocks that occupy memory.
     pub(crate) fn quarantined_in_memory(&self) -> u32 {
-        if self.tiers.is_empty() {
-            return self.quarantined;
+        if self.quarantined == 0 {
+            return 0;
         }
         let of = |core: &Core| {
-            let slots = core.slots.iter().zip(&core.places);
-            slots.filter(|(s, p)| s.held() == SlotOwner::Quarantined && p.in_memory()).count()
+            let slots = (0..).zip(&core.slots);
+            let kept = slots.filter(|(n, slot)| {
+                slot.held() == SlotOwner::Quarantined && core.place(*n).in_memory()
+            });
+            kept.map(|(_, slot)| slot.units).sum::<u32>()
         };
-        self.cores.iter().map(of).sum::<usize>() as u32
+        self.cores.iter().map(of).sum()
     }
 
     /// Structures that have a block here, each once, in order of block.

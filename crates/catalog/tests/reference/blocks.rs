@@ -32,7 +32,8 @@ impl Cluster {
             return Err("Sealed");
         }
         if own + 1 == file.chain.len() && file.spare.is_empty() {
-            self.may_have(place.0, &file.counts, 1, file.kind)?;
+            let last = self.units(file.chain[file.chain.len() - 1]);
+            self.may_have(place.0, &file.counts, (1, last), file.kind)?;
         }
         let in_map = ranges.iter().position(|range| range.2 == at);
         if let Some(i) = in_map.filter(|i| i + 1 < ranges.len()) {

@@ -22,7 +22,7 @@ use honeycomb_catalog::{CatalogError, DrainState, NewStructure};
 use honeycomb_types::limits::{
     HIGH_MARK_DEFAULT, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE,
 };
-use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId, Way};
+use honeycomb_types::{BlockAt, BlockUnits, Kind, MoveId, PrefixId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -565,14 +565,15 @@ impl Job {
         self.all().filter(|(_, p)| due(p)).map(|(i, _)| i).collect()
     }
 
-    /// Number of blocks that exist twice because they leave a server.
-    fn copies(&self) -> u64 {
+    /// Blocks that exist twice because they leave a server.
+    fn copies(&self) -> impl Iterator<Item = BlockAt> {
         let pending = self.files.iter().flat_map(|file| &file.pending);
-        pending.filter(|moving| moving.way == Way::Relocate).count() as u64
+        pending.filter(|moving| moving.way == Way::Relocate).map(|moving| moving.target)
     }
 
-    pub fn held(&self) -> u64 {
-        self.files.iter().map(|file| file.held().len() as u64).sum()
+    /// The blocks of its structures.
+    pub fn held(&self) -> impl Iterator<Item = BlockAt> {
+        self.files.iter().flat_map(File::held)
     }
 }
 
@@ -584,6 +585,10 @@ pub struct Cluster {
     /// Total blocks of each live server, and the time of its last message.
     pub servers: BTreeMap<ServerId, (u64, u64)>,
     pub quarantined: BTreeSet<BlockAt>,
+    /// Cores of each server; servers not listed have one.
+    pub cores: BTreeMap<ServerId, u64>,
+    /// The capacities of blocks, in units; blocks not listed are whole.
+    pub capacities: BTreeMap<BlockAt, u64>,
     /// Members from before a restart that are not back: they provide no blocks.
     pub away: BTreeSet<ServerId>,
     /// Members that were silent, or whose connection closed: they provide no blocks.
@@ -592,7 +597,7 @@ pub struct Cluster {
     pub reporting: BTreeSet<ServerId>,
     /// Draining servers: they provide no blocks.
     pub drains: BTreeMap<ServerId, DrainState>,
-    /// Blocks of each core that servers lend to this controller shard, where there are several; servers not
+    /// Units of each core that servers lend to this controller shard, where there are several; servers not
     /// listed have lent everything.
     pub lent: BTreeMap<ServerId, Vec<u64>>,
     /// Bytes in blocks, as last reported.
@@ -668,7 +673,8 @@ impl Cluster {
             Some(file) => Ok((i, Some(file.id))),
             None => {
                 let counts = job.counting(i);
-                self.may_have(j, &counts, new.blocks.max(1) as u64, new.kind).map(|()| (i, None))
+                let wanted = (new.blocks.max(1) as u64, self.first_capacity(new.kind));
+                self.may_have(j, &counts, wanted, new.kind).map(|()| (i, None))
             }
         }
     }
@@ -680,34 +686,158 @@ impl Cluster {
         held.filter(move |at| at.block.server() == server)
     }
 
-    /// Blocks available to ordinary allocations, and to any; and free blocks, whether there is room for them
-    /// or it is lent to others.
+    /// Units of a whole block.
+    pub fn whole(&self) -> u64 {
+        BlockUnits::of(self.block.0).whole().into()
+    }
+
+    /// The capacity with which the blocks of a new structure of this kind begin.
+    pub fn first_capacity(&self, kind: Kind) -> u64 {
+        if kind.attributes().enlarges { 1 } else { self.whole() }
+    }
+
+    /// The capacity of a block, in units.
+    pub fn units(&self, at: BlockAt) -> u64 {
+        self.capacities.get(&at).copied().unwrap_or(self.whole())
+    }
+
+    /// The capacity of some blocks.
+    pub fn units_of(&self, blocks: impl IntoIterator<Item = BlockAt>) -> u64 {
+        blocks.into_iter().map(|at| self.units(at)).sum()
+    }
+
+    /// A block was opened with this many bytes, or has them now.
+    pub fn holds(&mut self, at: BlockAt, bytes: u64) {
+        let units = BlockUnits::of(self.block.0).capacity_for(bytes);
+        self.capacities.insert(at, units.into());
+    }
+
+    /// A controller restarts: the log does not record capacities.
+    pub fn forget_capacities(&mut self) {
+        self.capacities.values_mut().for_each(|units| *units = 1);
+        for file in self.jobs.iter().flat_map(|job| &job.files) {
+            for at in file.held() {
+                let kind = if file.extents.contains(&at) { Kind::Extents } else { file.kind };
+                self.capacities.insert(at, self.first_capacity(kind));
+            }
+        }
+    }
+
+    /// Units available to ordinary allocations, and to any; and free whole blocks, whether there is room for
+    /// them or it is lent to others.
     pub fn room(&self) -> (u64, u64, u64) {
         let mut room = (0, 0, 0);
-        for (&server, &(total, _)) in self.servers.iter().filter(|(id, _)| !self.away.contains(id))
-        {
-            let in_memory = |at: &BlockAt| self.tiers.in_memory(*at);
-            let out = self.out(server).filter(in_memory).count() as u64;
-            let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
-            let reserve = (RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64);
+        for &server in self.servers.keys().filter(|id| !self.away.contains(id)) {
+            let (ordinary, any, free) = self.room_of(server);
             if self.takes_blocks(server) {
-                room.0 += lent.saturating_sub(out + reserve);
-                room.1 += lent.saturating_sub(out);
+                room.0 += ordinary;
+                room.1 += any;
             }
-            room.2 += total.saturating_sub(out);
+            room.2 += free / self.whole();
         }
         room
     }
 
-    /// Blocks of a server that would be available to ordinary allocations if none were out.
-    fn lent_less_reserve(&self, server: ServerId, total: u64) -> u64 {
-        let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
-        lent.saturating_sub((RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64))
+    /// Units of a server that ordinary allocations may take, that any may take, and that are free.
+    fn room_of(&self, server: ServerId) -> (u64, u64, u64) {
+        let total = self.servers[&server].0 * self.whole();
+        let in_memory = |at: &BlockAt| self.tiers.in_memory(*at);
+        let out = self.units_of(self.out(server).filter(in_memory));
+        let lent = self.lent_of(server);
+        let any = lent.saturating_sub(out);
+        (any.saturating_sub(self.reserve(lent)), any, total.saturating_sub(out))
     }
 
-    pub fn may_take(&self, job: usize, counts: &BTreeSet<PrefixId>, blocks: u64) -> Outcome<()> {
-        self.within_quotas(job, counts, blocks)?;
-        if self.room().0 < blocks { self.no_block() } else { Ok(()) }
+    /// Units of a server that this controller shard may use.
+    fn lent_of(&self, server: ServerId) -> u64 {
+        let total = self.servers[&server].0 * self.whole();
+        self.lent.get(&server).map_or(total, |lent| lent.iter().sum())
+    }
+
+    fn reserve(&self, lent: u64) -> u64 {
+        (u64::from(RESERVE_BLOCKS_MIN) * self.whole()).max(lent / RESERVE_FRACTION as u64)
+    }
+
+    fn cores_of(&self, server: ServerId) -> u8 {
+        let lent = self.lent.get(&server).map(|lent| lent.len() as u64);
+        lent.or(self.cores.get(&server).copied()).unwrap_or(1) as u8
+    }
+
+    /// The memory of the cluster as reported, in whole blocks: reserved, free, and quarantined.
+    pub fn reported(&self) -> (u64, u64, u64) {
+        let (ordinary, all, free) = self.room();
+        let of = |server: &ServerId| {
+            let here = |at: &&BlockAt| at.block.server() == *server && self.tiers.in_memory(**at);
+            let kept = self.quarantined.iter().filter(here).copied();
+            self.units_of(kept).div_ceil(self.whole())
+        };
+        ((all - ordinary) / self.whole(), free, self.servers.keys().map(of).sum())
+    }
+
+    /// Units available on one core.
+    fn core_room(&self, server: ServerId, core: u8) -> u64 {
+        let lent = self.lent.get(&server).map(|lent| lent[core as usize]);
+        let all = self.servers[&server].0 * self.whole();
+        let lent = lent.unwrap_or(all / u64::from(self.cores_of(server)));
+        let here = |at: &BlockAt| at.block.shard().0 == core && self.tiers.in_memory(*at);
+        lent.saturating_sub(self.units_of(self.out(server).filter(here)))
+    }
+
+    /// Blocks of this capacity that fit into memory, also into the reserve if that is allowed.
+    pub fn fits(&self, units: u64, reserve: bool) -> u64 {
+        let takes = self.servers.keys().filter(|id| self.takes_blocks(**id));
+        let of = |&server: &ServerId| {
+            let (ordinary, any, _) = self.room_of(server);
+            let cores = 0..self.cores_of(server);
+            let on_cores = cores.map(|core| self.core_room(server, core) / units).sum();
+            (if reserve { any } else { ordinary } / units).min(on_cores)
+        };
+        takes.map(of).sum()
+    }
+
+    /// Units of a server that would be available to ordinary allocations if none were out.
+    fn lent_less_reserve(&self, server: ServerId) -> u64 {
+        let lent = self.lent_of(server);
+        lent.saturating_sub(self.reserve(lent))
+    }
+
+    /// Whether this many blocks of this capacity can be allocated in memory.
+    pub fn may_take(
+        &self,
+        job: usize,
+        counts: &BTreeSet<PrefixId>,
+        (blocks, units): (u64, u64),
+    ) -> Outcome<()> {
+        self.within_quotas(job, counts, blocks * units)?;
+        if self.fits(units, false) < blocks { self.no_block() } else { Ok(()) }
+    }
+
+    /// The answer to a block that needs a capacity of this many bytes: its capacity then, in units.
+    pub fn larger(&self, place: Place, at: BlockAt, bytes: u64) -> Outcome<u64> {
+        let file = self.file(place);
+        if !file.held().contains(&at) {
+            return Err("StaleBlock");
+        }
+        let kind = if file.extents.contains(&at) { Kind::Extents } else { file.kind };
+        if !kind.attributes().enlarges {
+            return Err("WrongKind");
+        }
+        let (before, units) = (self.units(at), BlockUnits::of(self.block.0).capacity_for(bytes));
+        let (units, (tier, to)) = (u64::from(units), self.tiers.place(at));
+        if units <= before {
+            return Ok(before);
+        }
+        let moves = |moving: &Moving| moving.source == at || moving.target == at;
+        if tier != to || file.pending.iter().any(moves) {
+            return Err("Moving");
+        }
+        let (more, server) = (units - before, at.block.server());
+        self.within_quotas(place.0, &file.counts, more)?;
+        let has_room = tier.is_below()
+            || self.takes_blocks(server)
+                && self.room_of(server).0 >= more
+                && self.core_room(server, at.block.shard().0) >= more;
+        if has_room { Ok(units) } else { self.no_block().map(|()| units) }
     }
 
     /// There is none; while servers are awaited it is unknown.

@@ -4,7 +4,7 @@
 use super::{Cluster, File, Outcome, Place, Range, Verdict, require};
 use honeycomb_catalog::{Effect, MapEntry, Reply};
 use honeycomb_types::limits::{MOVE_MAX, RESERVE_BLOCKS_MIN, SLOT_WIDTH};
-use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, StructureId, Way};
+use honeycomb_types::{BlockAt, BlockUnits, Kind, MoveId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A move, as it was when it began.
@@ -49,14 +49,14 @@ impl File {
     fn neighbour(
         &self,
         at: BlockAt,
-        most: u64,
+        most: impl Fn(BlockAt) -> u64,
         used: &BTreeMap<BlockAt, u64>,
         stays: impl Fn(BlockAt) -> bool,
     ) -> Outcome<BlockAt> {
         let place = self.chain.iter().position(|&b| b == at).unwrap();
         let busy = |b: BlockAt| self.pending.iter().any(|m| m.source == b || m.target == b);
         let used = |b: BlockAt| used.get(&b).copied().unwrap_or_default();
-        let fits = |&b: &BlockAt| stays(b) && !busy(b) && used(b) + used(at) <= most;
+        let fits = |&b: &BlockAt| stays(b) && !busy(b) && used(b) + used(at) <= most(b);
         let left = self.chain[..place].last().copied().filter(fits);
         let right = self.chain[place + 1..].first().copied().filter(fits);
         match (left, right) {
@@ -89,7 +89,7 @@ impl Cluster {
             if self.away.is_empty() && !file.serving().contains(&at) {
                 return Err("Moving");
             }
-            self.may_leave()?;
+            self.may_leave(at)?;
             return Ok(Giving { id: None, target: None, start, end });
         }
         let Some((first, end, _)) = file.map().1.into_iter().find(|range| range.2 == at) else {
@@ -103,7 +103,7 @@ impl Cluster {
             if !self.drains.contains_key(&at.block.server()) {
                 return Err("StaysHere");
             }
-            self.may_leave()?;
+            self.may_leave(at)?;
             return Ok(Giving { id: None, target: None, start: first, end });
         }
         if way == Way::Merge {
@@ -113,29 +113,32 @@ impl Cluster {
                 let placed = self.tiers.place(b) == Default::default();
                 placed && self.takes_blocks(b.block.server())
             };
-            let most = self.block.0 * prefix.high as u64 / 100 * 5 / 6;
+            let unit = BlockUnits::of(self.block.0).bytes();
+            let most = |side: BlockAt| self.units(side) * unit * prefix.high as u64 / 100 * 5 / 6;
             let target = file.neighbour(at, most, &self.used, stays)?;
             return Ok(Giving { id: None, target: Some(target), start: first, end });
         }
         if start <= first || start > end || !start.is_multiple_of(SLOT_WIDTH) {
             return Err("InvalidArgument");
         }
-        self.may_move(place)?;
+        self.may_move(place, at)?;
         Ok(Giving { id: None, target: None, start, end })
     }
 
     /// A relocation counts towards no quota, and uses the reserve if two blocks of it remain.
-    fn may_leave(&self) -> Outcome<()> {
+    fn may_leave(&self, at: BlockAt) -> Outcome<()> {
         let (ordinary, all, _) = self.room();
+        let reserve = ordinary > 0 || all > u64::from(RESERVE_BLOCKS_MIN) * self.whole();
         match self.away.is_empty() {
-            true if ordinary > 0 || all > RESERVE_BLOCKS_MIN as u64 => Ok(()),
+            true if self.fits(self.units(at), reserve) > 0 => Ok(()),
             _ => self.no_block(),
         }
     }
 
-    fn may_move(&self, place: Place) -> Outcome<()> {
-        self.within_quotas(place.0, &self.file(place).counts, 1)?;
-        if self.room().1 == 0 { self.no_block() } else { Ok(()) }
+    fn may_move(&self, place: Place, at: BlockAt) -> Outcome<()> {
+        let units = self.units(at);
+        self.within_quotas(place.0, &self.file(place).counts, units)?;
+        if self.fits(units, true) == 0 { self.no_block() } else { Ok(()) }
     }
 
     /// A source received its move; returns false when the move's number was used by another.

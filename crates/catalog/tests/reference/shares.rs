@@ -24,15 +24,15 @@ impl Cluster {
         job.tenant.as_deref().map_or((false, &job.name), |tenant| (true, tenant))
     }
 
-    /// Blocks in memory that are not being demoted, of files for which `counts` holds.
+    /// Units in memory that are not being demoted, of files for which `counts` holds.
     fn frames(&self, counts: impl Fn(usize, &File) -> bool) -> u64 {
         let jobs = self.jobs.iter().enumerate();
         let files = jobs.flat_map(|(j, job)| job.files.iter().map(move |file| (j, file)));
         let held = files.filter(|(j, file)| counts(*j, file)).flat_map(|(_, file)| file.held());
-        held.filter(|at| !self.tiers.place(*at).1.is_below()).count() as u64
+        self.units_of(held.filter(|at| !self.tiers.place(*at).1.is_below()))
     }
 
-    /// Checks the catalog's shares when a job is about to request this many blocks, and the amount of memory.
+    /// Checks the catalog's shares when a job is about to request this many units, and the amount of memory.
     pub fn look(
         &mut self,
         (told, memory): (Vec<ShareInfo>, u64),
@@ -55,7 +55,7 @@ impl Cluster {
                 (false, _) => (job.weight.max(1), job.soft),
             };
             let wants = held + asked;
-            let wants = if soft > 0 { wants.min(soft) } else { wants };
+            let wants = if soft > 0 { wants.min(soft * self.whole()) } else { wants };
             let (is, due) = ((share.held, share.wants, share.weight), (held, wants, weight));
             require(is == due, || format!("{holder:?} has and wants {is:?}, and should {due:?}"))?;
         }
@@ -88,11 +88,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// Blocks that would be available to ordinary allocations if none were out.
+    /// Units that would be available to ordinary allocations if none were out.
     fn room_of_all(&self) -> u64 {
         let there = self.servers.iter().filter(|(id, _)| !self.away.contains(id));
         let there = there.filter(|(id, _)| !self.drains.contains_key(id));
-        there.map(|(id, (total, _))| self.lent_less_reserve(*id, *total)).sum()
+        there.map(|(id, _)| self.lent_less_reserve(*id)).sum()
     }
 
     /// Checks the demotion of a block for the request of its own or another prefix (INV-43).
@@ -102,7 +102,7 @@ impl Cluster {
         (j, prefix): (usize, usize),
         asker: Option<(usize, usize)>,
     ) -> Verdict {
-        let beyond = self.is_beyond(at, j);
+        let (beyond, units) = (self.is_beyond(at, j), self.units(at));
         let holder = self.holder(j);
         let (tenant, name) = (holder.0, holder.1.to_owned());
         let own = asker.is_some_and(|(asks, _)| self.holder(asks) == holder);
@@ -111,7 +111,7 @@ impl Cluster {
         let share = told.find(|info| (info.tenant, &*info.name) == (tenant, &*name));
         let above = share.is_some_and(|info| {
             let above = info.share.held > info.share.entitled;
-            info.share.held = info.share.held.saturating_sub(1);
+            info.share.held = info.share.held.saturating_sub(units);
             above
         });
         let may = match fair {
@@ -130,25 +130,32 @@ impl Cluster {
         let Some(file) = job.files.iter().find(|file| file.held().contains(&at)) else {
             return false;
         };
+        let whole = self.whole();
         let prefixes = job.all().filter(|(_, p)| p.soft > 0 && file.counts.contains(&p.id));
         let mut over_prefix = prefixes.map(|(_, p)| {
-            self.frames(|other, file| other == j && file.counts.contains(&p.id)) > p.soft
+            self.frames(|other, file| other == j && file.counts.contains(&p.id)) > p.soft * whole
         });
-        let over_job = job.soft > 0 && self.frames(|other, _| other == j) > job.soft;
+        let over_job = job.soft > 0 && self.frames(|other, _| other == j) > job.soft * whole;
         let of_tenant = job.tenant.as_ref().and_then(|name| self.tenant_shares.get(name));
         let over_tenant = of_tenant.is_some_and(|(_, soft)| {
-            *soft > 0 && self.frames(|other, _| self.jobs[other].tenant == job.tenant) > *soft
+            *soft > 0
+                && self.frames(|other, _| self.jobs[other].tenant == job.tenant) > *soft * whole
         });
         over_prefix.any(|over| over) || over_job || over_tenant
     }
 
-    /// Whether a job that was refused memory for this request waits for it: it would be within its share, and
-    /// blocks are being demoted.
-    pub fn waits(&self, j: usize, asked: u64, lowering: bool) -> bool {
+    /// Whether a job would be within its share with this many units more.
+    pub fn is_within_share(&self, j: usize, asked: u64) -> bool {
         let holder = self.holder(j);
         let own = self.shares.told.iter().find(|info| (info.tenant, &*info.name) == holder);
-        let within = own.is_some_and(|info| info.share.held + asked <= info.share.entitled);
-        let short = self.room().0 < asked;
+        own.is_some_and(|info| info.share.held + asked <= info.share.entitled)
+    }
+
+    /// Whether a job that was refused memory for this request waits for it: it would be within its share, and
+    /// blocks are being demoted.
+    pub fn waits(&self, j: usize, (blocks, units): (u64, u64), lowering: bool) -> bool {
+        let within = self.is_within_share(j, blocks * units);
+        let short = self.fits(units, false) < blocks;
         self.shares.policy.is_fair() && short && within && lowering
     }
 

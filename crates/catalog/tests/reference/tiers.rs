@@ -85,14 +85,14 @@ impl Cluster {
         &self,
         job: usize,
         counts: &BTreeSet<PrefixId>,
-        blocks: u64,
+        (blocks, units): (u64, u64),
         kind: Kind,
     ) -> Outcome<()> {
-        match self.may_take(job, counts, blocks) {
+        match self.may_take(job, counts, (blocks, units)) {
             Err("OutOfMemory" | "Recovering")
                 if matches!(kind, Kind::File | Kind::Kv | Kind::Queue)
                     && self.room_below() >= blocks
-                    && self.within_quotas(job, counts, blocks).is_ok() =>
+                    && self.within_quotas(job, counts, blocks * units).is_ok() =>
             {
                 Ok(())
             }

@@ -386,6 +386,7 @@ fn a_bill_by_tier_outlives_the_controller_and_the_job() {
         successor: None,
         taken: (0, 0),
         tiers: (TierIx(1), TierIx(1)),
+        capacity: 65_536,
     });
     let held: Vec<HeldBlock> = held.collect();
     let tiers = [DISK, STORE].map(|(class, blocks)| TierSpec { class, blocks });

@@ -514,6 +514,7 @@ impl Bench {
             successor: None,
             taken: (0, 0),
             tiers: Default::default(),
+            capacity: 65_536,
         });
         let held: Vec<HeldBlock> = held.collect();
         self.run(Command::Inventory { server, held: &held, last: true }).unwrap();

@@ -195,6 +195,7 @@ fn a_restarted_controller_knows_them_and_opens_what_was_not_opened() {
         successor: None,
         taken: (0, 0),
         tiers: Default::default(),
+        capacity: 65_536,
     };
     // The second one was granted, and the controller ended before the block was opened.
     let held = [held(map), held(first)];

@@ -115,7 +115,7 @@ fn allocation_that_lacks_lots_waits_while_the_other_shards_may_return_some() {
         // The answer to the request that the shard made for these files: their blocks and the reserve.
         bench.run(Command::Lent { server, lent: &[4] }).unwrap();
         for &blocks in requests {
-            bench.run(Command::ShortOf { blocks }).unwrap();
+            bench.run(Command::ShortOf { units: blocks }).unwrap();
             assert!(bench.catalog.awaits_room(), "the server has not answered");
             let asked = bench.effects.iter().find_map(|effect| match effect {
                 Effect::Lots { lots, .. } => Some(lots[0]),

@@ -252,7 +252,7 @@ impl Both {
                 if let Some((j, _)) = self.asker {
                     self.look(j, u64::from(*blocks));
                 }
-                self.bench.run(Command::ShortOf { blocks: *blocks }).unwrap();
+                self.bench.run(Command::ShortOf { units: *blocks }).unwrap();
             }
         }
     }
@@ -281,9 +281,13 @@ impl Both {
                 own.quota = max_blocks.unwrap_or(own.quota);
                 own.soft = soft_blocks.unwrap_or(own.soft);
                 own.weight = weight.unwrap_or(own.weight);
-                Ok((own.quota, own.soft, own.held()))
+                let held = own.held().collect::<Vec<_>>().len() as u64;
+                Ok((own.quota, own.soft, held))
             }
-            Level::Prefix => own.change_bound(path, change),
+            Level::Prefix => own.change_bound(path, change).map(|(most, soft, id)| {
+                let held = id.map_or(0, |id| self.model.blocks_below(j, id));
+                (most, soft, held)
+            }),
         };
         assert_eq!(cause(&result), outcome(&held));
         if let (Ok(Reply::Quota { allowed, held, .. }), Ok(due)) = (result, held) {
@@ -307,7 +311,7 @@ impl Both {
         let lower = |effect: &Effect| matches!(effect, Effect::LowerBlock { .. });
         let lowering =
             !self.model.tiers.moving().is_empty() || self.bench.effects.iter().any(lower);
-        if refused && expected.is_ok() && self.model.waits(j, asked, lowering) {
+        if refused && expected.is_ok() && self.model.waits(j, (asked, 1), lowering) {
             self.waited += 1;
             return Err("OutOfMemory");
         }

@@ -440,6 +440,7 @@ fn held_block(at: BlockAt, structure: StructureId) -> HeldBlock {
         successor,
         taken,
         tiers: Default::default(),
+        capacity: 65_536,
     }
 }
 

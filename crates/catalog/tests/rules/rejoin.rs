@@ -31,6 +31,7 @@ fn held(structure: StructureId, at: BlockAt) -> HeldBlock {
         successor: None,
         taken: (0, 0),
         tiers: Default::default(),
+        capacity: 65_536,
     }
 }
 

@@ -281,6 +281,7 @@ fn a_controller_that_was_restarted_hears_of_blocks_on_their_way_to_a_store() {
                 successor: None,
                 taken: (0, 0),
                 tiers,
+                capacity: 65_536,
             })
             .collect();
         let command = Command::Inventory { server: member, held: &held, last: true };

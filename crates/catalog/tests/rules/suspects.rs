@@ -248,7 +248,7 @@ impl Full {
         let store = bench.make(job, kv("", "store", 1)).unwrap().structure;
         let mut full = Full { bench, job, store, going: Vec::new(), loud };
         while full.store_large().is_ok() {}
-        full.bench.run(Command::ShortOf { blocks: 12 }).unwrap();
+        full.bench.run(Command::ShortOf { units: 12 }).unwrap();
         assert!(full.bench.lowered().iter().any(|at| at.block.server() == quiet));
         full.hear();
         full.bench.run(Command::ServerUnlinked { server: quiet }).unwrap();
@@ -290,7 +290,7 @@ fn others_let_blocks_go_while_a_suspected_server_does_not() {
             stored += 1;
             continue;
         }
-        full.bench.run(Command::ShortOf { blocks: 1 }).unwrap();
+        full.bench.run(Command::ShortOf { units: 1 }).unwrap();
         full.hear();
         if full.going.is_empty() {
             break;

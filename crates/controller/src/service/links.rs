@@ -47,6 +47,15 @@ impl ControllerService {
                     other => unexpected(op, &other),
                 }
             }
+            Op::GrowBlock => {
+                let q = GrowBlockRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
+                let command = Command::GrowBlock { structure, at, bytes: q.bytes };
+                match self.apply(now, command).map_err(refusal)? {
+                    Reply::Capacity { bytes } => Ok(GrowBlockReply { capacity: bytes }.encode()),
+                    other => unexpected(op, &other),
+                }
+            }
             Op::QueueTaken => {
                 let q = QueueTakenRequest::decode(args).map_err(malformed)?;
                 let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));

@@ -103,6 +103,7 @@ mod tests {
             marks: Marks::default(),
             importing,
             tier: honeycomb_types::TierIx::MEMORY,
+            capacity: 65_536,
             journal: None,
         }
     }

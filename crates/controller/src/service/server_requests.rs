@@ -402,6 +402,7 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             marks,
             importing,
             tier,
+            capacity,
             journal,
         } => {
             let body = OpenBlockRequest {
@@ -422,6 +423,7 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 importing: importing.0,
                 tier: tier.0,
                 journal: journal.iter().map(|at| translate::journal_at(at)).collect(),
+                capacity: *capacity,
             };
             (*server, Op::OpenBlock, body.encode())
         }

@@ -228,6 +228,7 @@ impl TryFrom<&OpenBlockRequest> for BlockOwner {
             marks,
             importing: body.importing,
             tier: TierIx(body.tier),
+            capacity: body.capacity,
         })
     }
 }

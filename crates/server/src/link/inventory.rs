@@ -86,6 +86,7 @@ impl Link {
     pub(super) fn keep(&mut self, effect: Effect) {
         let at = match effect {
             Effect::Grow { at, .. } => return self.away(at),
+            Effect::Enlarge { at, .. } => return self.not_enlarged(at),
             Effect::BeginMove { at, .. } => {
                 let refused = MoveWord::Refused(Status::Unavailable, cut_off());
                 return self.move_word(at, refused);

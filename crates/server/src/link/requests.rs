@@ -3,16 +3,16 @@
 use super::{Link, PendingRequest};
 use crate::notes::Note;
 use crate::shard::{BlockMessage, Effect, MoveWord};
-use honeycomb_structures::Successor;
+use honeycomb_structures::{Capacity, Successor};
 use honeycomb_transport::Net;
 use honeycomb_types::{BlockAt, ServerId, ShardIx, StructureId};
 use honeycomb_wire::Field;
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
     BeginMoveReply, BeginMoveRequest, BlockFailedRequest, CancelMoveRequest, CommitMoveReply,
-    CommitMoveRequest, GrowStructureReply, GrowStructureRequest, LocateServerReply,
-    LocateServerRequest, QueueTakenRequest, RaiseBlockRequest, RetireBlockRequest,
-    ReturnBlockRequest, SealBlockRequest, TierChangedRequest,
+    CommitMoveRequest, GrowBlockReply, GrowBlockRequest, GrowStructureReply, GrowStructureRequest,
+    LocateServerReply, LocateServerRequest, QueueTakenRequest, RaiseBlockRequest,
+    RetireBlockRequest, ReturnBlockRequest, SealBlockRequest, TierChangedRequest,
 };
 use honeycomb_wire::{Op, ReplyHeader, Status};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -29,6 +29,11 @@ impl Link {
                 let (structure, block, epoch) = names(structure, at);
                 let body = GrowStructureRequest { structure, block, epoch };
                 self.ask(net, Op::GrowStructure, &body, PendingRequest::Grow(at));
+            }
+            Effect::Enlarge { structure, at, bytes } => {
+                let (structure, block, epoch) = names(structure, at);
+                let body = GrowBlockRequest { structure, block, epoch, bytes };
+                self.ask(net, Op::GrowBlock, &body, PendingRequest::Enlarge(at));
             }
             Effect::Sealed { structure, at, length, bytes, last } => {
                 let (structure, block, epoch) = names(structure, at);
@@ -105,6 +110,20 @@ impl Link {
 
     pub(super) fn away(&self, at: BlockAt) {
         self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
+    }
+
+    pub(super) fn not_enlarged(&self, at: BlockAt) {
+        let denied = Capacity::Denied(Status::Unavailable, cut_off());
+        self.pass(at, BlockMessage::Capacity(denied));
+    }
+
+    pub(super) fn enlarged(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
+        let answer = match (header.status, GrowBlockReply::decode(args)) {
+            (Status::Ok, Ok(GrowBlockReply { capacity })) => Capacity::Granted(capacity as usize),
+            (Status::Ok, Err(e)) => Capacity::Denied(Status::Internal, e.to_string()),
+            (status, _) => Capacity::Denied(status, String::from_utf8_lossy(args).into_owned()),
+        };
+        self.pass(at, BlockMessage::Capacity(answer));
     }
 
     pub(super) fn successor(&self, at: BlockAt, successor: Successor) {

@@ -2,7 +2,7 @@
 
 use super::BlockSlot;
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, Growth, LowerTierReads, Rest, Snapshot, Streaming};
+use honeycomb_structures::{Answer, Enlarge, Growth, LowerTierReads, Rest, Snapshot, Streaming};
 use honeycomb_types::Time;
 use honeycomb_wire::Status;
 
@@ -18,6 +18,15 @@ impl BlockSlot {
         let growth = self.structure.growth();
         (
             growth.expect("a kind grows, or does not: it did when the message arrived"),
+            &mut self.backing,
+        )
+    }
+
+    /// The structure's `Enlarge`, and the block's memory. Only for a structure with such a message.
+    pub(super) fn enlarge(&mut self) -> (&mut dyn Enlarge, &mut Backing) {
+        let enlarge = self.structure.enlarge();
+        (
+            enlarge.expect("a kind has a capacity, or does not: it did when the message arrived"),
             &mut self.backing,
         )
     }

@@ -3,9 +3,10 @@
 use super::agenda::Agenda;
 use super::lifecycle::BlockSeal;
 use super::outbox::Outbox;
+use super::residency::MemoryRoom;
 use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::expired;
-use honeycomb_structures::{Event, Successor};
+use honeycomb_structures::{Capacity, Event, Successor};
 use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::{Malformed, Status};
@@ -18,6 +19,8 @@ const LOOK_FRACTION: usize = 256;
 pub enum BlockMessage {
     /// The answer to `Effect::Grow`.
     Successor(Successor),
+    /// The answer to `Effect::Enlarge`.
+    Capacity(Capacity),
     /// The current content of the blocks before this one.
     Ahead {
         /// Items.
@@ -90,13 +93,37 @@ impl BlockSlot {
 
 impl Shard {
     /// Passes a message of the controller to a block, in the order of arrival. A message for a freed block,
-    /// or for one of a kind without `Growth`, is dropped. A block that must not change gets it later.
+    /// or for one of a kind without the capability that takes it, is dropped. A block that must not change
+    /// gets it later.
     pub fn receive(&mut self, now: Time, at: BlockAt, message: BlockMessage) {
         let Some(index) = self.blocks.index(at.block) else { return };
         let Some(slot) = self.blocks.exactly(index, at) else { return };
-        if slot.structure.growth().is_some() {
+        let takes = match message {
+            BlockMessage::Capacity(_) => slot.structure.enlarge().is_some(),
+            _ => slot.structure.growth().is_some(),
+        };
+        if let BlockMessage::Capacity(Capacity::Granted(bytes)) = message
+            && takes
+        {
+            self.enlarge(index, bytes as u64);
+        }
+        let slot = self.blocks.found_mut(index);
+        if takes {
             slot.inbox.push_back(message);
             self.deliver(now, index);
+        }
+    }
+
+    /// A block has a larger capacity, which counts from now on, also if the block gets it later.
+    fn enlarge(&mut self, index: usize, bytes: u64) {
+        let owner = &self.blocks.found(index).owner;
+        let bytes = bytes.min(self.config.block_size as u64);
+        if bytes <= owner.capacity {
+            return;
+        }
+        let more = self.blocks.enlarge(index, bytes);
+        if self.blocks.found(index).residency.room() == MemoryRoom::Frame {
+            self.tiers.take_units(more);
         }
     }
 
@@ -120,6 +147,11 @@ impl Shard {
                     }
                     let (growth, backing) = slot.growth();
                     growth.successor(backing, now, answer);
+                }
+                BlockMessage::Capacity(answer) => {
+                    slot.enlarging.answered(now, &answer);
+                    let (enlarge, backing) = slot.enlarge();
+                    enlarge.capacity(backing, now, answer);
                 }
                 BlockMessage::Ahead { items, bytes } => {
                     let (growth, backing) = slot.growth();
@@ -210,8 +242,8 @@ impl Shard {
     /// changed enough together, or in the next `tick`, which is due at once.
     pub(super) fn after_one(&mut self, now: Time, index: usize) {
         self.take_events(now, index);
-        let enough = self.config.block_size / LOOK_FRACTION;
         let Some(slot) = self.blocks.get_mut(index) else { return };
+        let enough = slot.owner.capacity as usize / LOOK_FRACTION;
         if slot.attention.is_recent(now, slot.structure.bytes_used(), enough) {
             self.agenda.inspect_later(index, &mut slot.attention);
         } else {
@@ -237,8 +269,15 @@ impl Shard {
         slot.attention.inspect(now, slot.structure.bytes_used());
         let BlockOwner { at, structure, .. } = slot.owner;
         let out = &mut self.out;
+        let expected = slot.pace.bytes_in(now, delay);
+        if slot.enlarging.may_request(now)
+            && let Some(enlarge) = slot.structure.enlarge()
+            && let Some(bytes) = enlarge.wants_capacity(expected)
+        {
+            out.effects.push(Effect::Enlarge { structure, at, bytes: bytes as u64 });
+        }
         if let Some(growth) = slot.structure.growth() {
-            growth.expect_bytes(slot.pace.bytes_in(now, delay));
+            growth.expect_bytes(expected);
             if slot.successor.may_request(now) && growth.wants_successor() {
                 let open = slot.stage.seal().is_none();
                 debug_assert!(open, "INV-20: {at:?} is sealed, and requests a successor");

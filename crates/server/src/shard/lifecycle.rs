@@ -29,6 +29,17 @@ pub(super) enum Lifecycle {
     Retained(Box<RetainedBlock>),
 }
 
+impl Lifecycle {
+    /// The capacity of the block; 0 for a free one.
+    pub fn capacity(&self) -> u64 {
+        match self {
+            Lifecycle::Free => 0,
+            Lifecycle::InUse(slot) => slot.owner.capacity,
+            Lifecycle::Retained(block) => block.owner.capacity,
+        }
+    }
+}
+
 /// The end of a block that accepts no more data.
 #[derive(Debug)]
 pub(super) struct BlockSeal {

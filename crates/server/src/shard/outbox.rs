@@ -62,6 +62,15 @@ pub enum Effect {
         /// The block that requests it.
         at: BlockAt,
     },
+    /// Request from the controller a larger capacity for this block; answered by `BlockMessage::Capacity`.
+    Enlarge {
+        /// The structure.
+        structure: StructureId,
+        /// The block.
+        at: BlockAt,
+        /// Bytes that it needs to hold.
+        bytes: u64,
+    },
     /// Report to the controller that this block was sealed.
     Sealed {
         /// The structure.
@@ -192,6 +201,7 @@ impl Effect {
         match *self {
             Effect::LocateServer { server, .. } => server.controller(),
             Effect::Grow { at, .. }
+            | Effect::Enlarge { at, .. }
             | Effect::Sealed { at, .. }
             | Effect::Taken { at, .. }
             | Effect::Return { at, .. }

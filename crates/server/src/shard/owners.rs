@@ -9,7 +9,7 @@ use super::lifecycle::Stage;
 use super::outbox::Outbox;
 use super::pending::AllPending;
 use super::residency::Residency;
-use super::successor::SuccessorState;
+use super::successor::{EnlargeState, SuccessorState};
 use super::tiers::{TierWork, Tiers};
 use super::waiting::RequestWork;
 use super::{BlockOwner, BlockSlot, JournalBegin, Shard, ShardConfig};
@@ -105,7 +105,7 @@ impl Owners<'_> {
     /// than the block's last epoch is refused (INV-01). The memory contains no byte of another job (INV-04):
     /// it is new, or the same job has just freed it and the new structure reads no byte before it has written
     /// it.
-    fn assign(&mut self, owner: BlockOwner) -> Result<Option<usize>, Answer> {
+    fn assign(&mut self, mut owner: BlockOwner) -> Result<Option<usize>, Answer> {
         let index = self.blocks.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
         if let Some(slot) = self.blocks.get(index)
             && slot.owner.at.epoch == owner.at.epoch
@@ -126,6 +126,13 @@ impl Owners<'_> {
             self.close(index, at);
         }
         self.free_retained(index);
+        let size = self.config.block_size as u64;
+        owner.capacity = if owner.capacity == 0 { size } else { owner.capacity };
+        if owner.capacity > size {
+            let capacity = owner.capacity;
+            let text = format!("a block of {size} bytes cannot have a capacity of {capacity}");
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
         self.has_room_for(&owner)?;
         let backing = match owner.tier.is_below() {
             true => Ok(Backing::absent(self.config.block_size, &self.config.reclaimer)),
@@ -138,6 +145,7 @@ impl Owners<'_> {
         let structure = kind.open(&Opening {
             block: owner.at.block,
             block_size: self.config.block_size,
+            capacity: owner.capacity as usize,
             start: owner.start,
             end: owner.end,
             max_items: owner.max_items,
@@ -146,9 +154,9 @@ impl Owners<'_> {
             marks: owner.marks,
             importing: owner.importing,
         });
-        self.tiers.frames += u32::from(!owner.tier.is_below());
-        let (used, frames) = (self.tiers.frames, self.config.frames);
-        assert!(used <= frames, "INV-42: {used} of {frames} memory frames are used");
+        if !owner.tier.is_below() {
+            self.tiers.take_frame(owner.capacity);
+        }
         let slot = BlockSlot {
             owner,
             backing,
@@ -157,6 +165,7 @@ impl Owners<'_> {
             lanes: Lanes::within(self.config.lane_room.clone()),
             attention: Attention::default(),
             successor: SuccessorState::default(),
+            enlarging: EnlargeState::default(),
             pace: Pace::default(),
             stage: Stage::Open,
             inbox: VecDeque::new(),
@@ -174,17 +183,17 @@ impl Owners<'_> {
 
     /// Refuses a block for which there is no room in its tier.
     fn has_room_for(&self, owner: &BlockOwner) -> Result<(), Answer> {
-        let ShardConfig { blocks, frames, disks, .. } = self.config;
-        if !self.blocks.has_room() {
+        let ShardConfig { frames, disks, .. } = self.config;
+        if !self.blocks.has_room(owner.capacity) {
             // A controller that assigns too many blocks must be refused here, and not by the kernel.
-            let text = format!("all {blocks} blocks of this core are in use");
+            let text = "the memory for all blocks of this core is in use";
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
         let Some(below) = owner.tier.below() else {
-            if self.tiers.has_frame(*frames) {
+            if self.tiers.has_frame(owner.capacity) {
                 return Ok(());
             }
-            let text = format!("all {frames} memory frames of this core are in use");
+            let text = format!("the memory of this core, of {frames} whole blocks, is in use");
             return Err(Answer::refuse(Status::OutOfMemory, text));
         };
         let text = match disks.get(below) {

@@ -6,11 +6,11 @@
 //! (`change_tier`, to memory). Until the whole block is in memory it is read from the disk as before, and its
 //! memory belongs to no other block (INV-42). A block that cannot be read now stays where it is.
 
-use super::Effect;
 use super::blocks::Blocks;
 use super::outbox::Outbox;
 use super::residency::MemoryRoom;
 use super::tiers::{Doing, TierWork};
+use super::{BlockOwner, Effect};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_structures::Answer;
 use honeycomb_types::limits::{HEAT_WINDOW, RAISE_AFTER, RAISE_AGAIN, RAISE_AGAIN_MAX, TIER_CHUNK};
@@ -64,10 +64,10 @@ impl TierWork<'_> {
     /// A block that is whole in the write cache gets a frame, and stays in memory.
     fn gets_frame(&mut self, index: usize) {
         let slot = self.blocks.found_mut(index);
-        let (structure, at) = (slot.owner.structure, slot.owner.at);
+        let BlockOwner { structure, at, capacity, .. } = slot.owner;
         let copy = slot.residency.promoted();
-        self.tiers.frames += 1;
-        self.tiers.give_room(MemoryRoom::Cache);
+        self.tiers.take_frame(capacity);
+        self.tiers.give_room(MemoryRoom::Cache, capacity);
         if let Some(copy) = copy {
             self.tiers.free_copy(copy, self.config.block_size);
         }
@@ -79,9 +79,9 @@ impl TierWork<'_> {
     /// Begins to promote a block. It is read from its lower tier until all of it is in memory.
     pub(super) fn promote(&mut self, index: usize) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
-        let has_frame = self.tiers.has_frame(self.config.frames);
         let slot = self.blocks.get_mut(index);
         let Some(slot) = slot else { return refuse("the block is retained for a flush") };
+        let has_frame = self.tiers.has_frame(slot.owner.capacity);
         if slot.residency.is_promoting() {
             return Ok(());
         }
@@ -95,7 +95,7 @@ impl TierWork<'_> {
             return refuse("the end of the block is in memory and may change");
         }
         if !has_frame {
-            return refuse("all memory frames of its core are in use");
+            return refuse("the memory of its core is in use");
         }
         if stays {
             self.gets_frame(index);
@@ -115,7 +115,7 @@ impl TierWork<'_> {
         };
         let slot = self.blocks.found_mut(index);
         slot.residency.promotes();
-        self.tiers.frames += 1;
+        self.tiers.take_frame(owner.capacity);
         let at = disk_slot as u64 * self.config.block_size as u64;
         let what = IoWhat::ReadBlock { at, into, length: read.end, sums };
         self.tiers.ask(tier, disk_slot, Doing::Promote { at: owner.at }, what);
@@ -128,7 +128,7 @@ impl TierWork<'_> {
         let slot = self.blocks.get_mut(index).filter(|slot| slot.residency.is_promoting());
         // Otherwise the block was retained for a flush meanwhile, which reads its copy.
         let Some(slot) = slot else { return };
-        let structure = slot.owner.structure;
+        let BlockOwner { structure, capacity, .. } = slot.owner;
         let tier = match done {
             IoDone::Read(backing) => {
                 self.tiers.counts.read += backing.len() as u64;
@@ -141,7 +141,7 @@ impl TierWork<'_> {
                 // The next reader may find the same, and then the block is lost.
                 slot.residency.promotion_failed();
                 let tier = slot.residency.tier();
-                self.tiers.give_room(MemoryRoom::Frame);
+                self.tiers.give_room(MemoryRoom::Frame, capacity);
                 tier
             }
         };

@@ -70,9 +70,10 @@ impl<'a> Reports<'a> {
         self.tiers.is_quiet(residencies.map(of).sum())
     }
 
-    /// Frames in use, and places of the write cache in use. For tests.
+    /// Memory in use, in whole blocks with begun ones included, and places of the write cache in use. For
+    /// tests.
     pub fn in_memory(&self) -> (u32, u32) {
-        (self.tiers.frames, self.tiers.write_cache.taken)
+        (self.tiers.whole_frames(), self.tiers.write_cache.taken)
     }
 
     /// Whether a block has a frame. For tests.

@@ -29,7 +29,7 @@ use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
 use honeycomb_structures::{Answer, Rest};
 use honeycomb_types::limits::{DISCARD_AGAIN, WARM_READ_MAX};
-use honeycomb_types::{BlockAt, Bug, StructureId, TierClass, TierIx, TierSpec, Time};
+use honeycomb_types::{BlockAt, BlockUnits, Bug, StructureId, TierClass, TierIx, TierSpec, Time};
 use honeycomb_wire::Status;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -82,6 +82,8 @@ pub(super) struct FreedAfterRead {
     at: BlockAt,
     structure: StructureId,
     memory: Backing,
+    /// The capacity of the block.
+    pub capacity: u64,
     pub room: MemoryRoom,
     tier: TierIx,
     /// When `take_freed` first found it read, or last looked who reads it.
@@ -113,8 +115,10 @@ pub(super) struct Tiers {
     /// Blocks on their way to a store that wait for buffers.
     pub hungry: Vec<BlockAt>,
     pub look_again: Option<Time>,
-    /// Frames in use.
-    pub frames: u32,
+    /// Units of memory that blocks use.
+    frames: u32,
+    /// The units of blocks, and the most in memory.
+    units: (BlockUnits, u32),
     pub write_cache: WriteCache,
     /// Backings that a planted defect reuses unscrubbed.
     pub stale: Vec<Backing>,
@@ -135,13 +139,13 @@ pub struct TierCounts {
 }
 
 impl Tiers {
-    pub(super) fn new(disks: &[TierSpec]) -> Tiers {
+    pub(super) fn new(disks: &[TierSpec], units: (BlockUnits, u32)) -> Tiers {
         let disks = disks.iter().map(|&TierSpec { class, blocks }| DiskShare {
             class,
             free: (0..blocks).rev().collect(),
             slots: vec![DiskSlot::default(); blocks as usize],
         });
-        Tiers { disks: disks.collect(), ..Tiers::default() }
+        Tiers { disks: disks.collect(), units, ..Tiers::default() }
     }
 
     fn disk(&mut self, tier: TierIx) -> &mut DiskShare {
@@ -234,15 +238,33 @@ impl Tiers {
         residency.tiers()
     }
 
-    /// Whether one of this many frames is free.
-    pub(super) fn has_frame(&self, frames: u32) -> bool {
-        self.frames < frames
+    /// Memory that blocks use, in whole blocks.
+    pub(super) fn whole_frames(&self) -> u32 {
+        self.frames.div_ceil(self.units.0.whole())
     }
 
-    /// Memory of a block is free.
-    pub(super) fn give_room(&mut self, room: MemoryRoom) {
+    /// Whether a frame of this capacity is free.
+    pub(super) fn has_frame(&self, capacity: u64) -> bool {
+        let (units, most) = self.units;
+        self.frames + units.capacity_for(capacity) <= most
+    }
+
+    /// A block gets a frame of this capacity.
+    pub(super) fn take_frame(&mut self, capacity: u64) {
+        self.take_units(self.units.0.capacity_for(capacity));
+    }
+
+    /// Blocks use this many more units of memory.
+    pub(super) fn take_units(&mut self, units: u32) {
+        self.frames += units;
+        let (used, (_, most)) = (self.frames, self.units);
+        assert!(used <= most, "INV-42: {used} of {most} units of memory are used");
+    }
+
+    /// Memory of a block of this capacity is free.
+    pub(super) fn give_room(&mut self, room: MemoryRoom, capacity: u64) {
         match room {
-            MemoryRoom::Frame => self.frames -= 1,
+            MemoryRoom::Frame => self.frames -= self.units.0.capacity_for(capacity),
             MemoryRoom::Cache => self.write_cache.taken -= 1,
             MemoryRoom::None => {}
         }
@@ -375,7 +397,7 @@ impl TierWork<'_> {
     /// All bytes of a block are in its lower tier: its memory is not served any more.
     pub(super) fn leave_memory(&mut self, index: usize) {
         let BlockResidency { owner, backing, residency, .. } = self.blocks.bytes_of(index);
-        let (at, structure) = (owner.at, owner.structure);
+        let BlockOwner { at, structure, capacity, .. } = owner;
         let memory = backing.extract();
         let room = residency.leaves_memory();
         let tier = residency.tier();
@@ -386,7 +408,8 @@ impl TierWork<'_> {
             slot.lanes.leave_block();
         }
         let read_since = None;
-        self.tiers.leaving.push(FreedAfterRead { at, structure, memory, room, tier, read_since });
+        let left = FreedAfterRead { at, structure, memory, capacity, room, tier, read_since };
+        self.tiers.leaving.push(left);
         // The next tick checks whether it is still read.
         self.tiers.look_again = Some(Time::ZERO);
     }
@@ -418,8 +441,8 @@ impl TierWork<'_> {
 
     /// Frees the memory of demoted blocks that is not read any more (INV-41).
     pub(super) fn let_go(&mut self, now: Time) {
-        for FreedAfterRead { at, structure, room, tier, .. } in self.take_freed(now) {
-            self.tiers.give_room(room);
+        for FreedAfterRead { at, structure, capacity, room, tier, .. } in self.take_freed(now) {
+            self.tiers.give_room(room, capacity);
             if room == MemoryRoom::Frame {
                 self.out.effects.push(Effect::TierChanged { structure, at, tier });
             }
@@ -452,9 +475,9 @@ impl TierWork<'_> {
     }
 
     /// A block ends: its memory is free, and its slot on a disk when no flush reads it any more.
-    pub(super) fn free_residency(&mut self, residency: &mut Residency) {
+    pub(super) fn free_residency(&mut self, residency: &mut Residency, capacity: u64) {
         let (room, extra, copy) = residency.end();
-        self.tiers.give_room(room);
+        self.tiers.give_room(room, capacity);
         if let Some((tier, slot)) = extra {
             self.tiers.release(tier, slot, self.config.block_size);
         }
@@ -465,10 +488,10 @@ impl TierWork<'_> {
 
     /// A block is freed, with its slots on disks and its waiting reads.
     pub(super) fn free_in_tiers(&mut self, slot: &mut BlockSlot) {
-        let at = slot.owner.at;
-        self.free_residency(&mut slot.residency);
+        let BlockOwner { at, capacity, .. } = slot.owner;
+        self.free_residency(&mut slot.residency, capacity);
         for leaving in self.tiers.take_leaving(at) {
-            self.tiers.give_room(leaving.room);
+            self.tiers.give_room(leaving.room, leaving.capacity);
         }
         self.tiers.write_cache.wanted.retain(|wanted| *wanted != at);
         let readings = self.tiers.readings.extract_if(.., |_, reading| reading.at == at);

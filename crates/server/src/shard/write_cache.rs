@@ -321,7 +321,8 @@ impl TierWork<'_> {
     fn give_place_back(&mut self, now: Time, index: usize) {
         let slot = self.blocks.found_mut(index);
         let room = slot.residency.stops_reading();
-        self.tiers.give_room(room);
+        let capacity = slot.owner.capacity;
+        self.tiers.give_room(room, capacity);
         self.give_places(now);
     }
 

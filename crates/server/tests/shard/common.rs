@@ -13,7 +13,6 @@ pub fn config(block_size: usize, blocks: u32) -> ShardConfig {
     ShardConfig {
         shard: ShardIx(0),
         block_size,
-        blocks,
         frames: blocks,
         lane_room: Default::default(),
         warm: 0,

@@ -59,7 +59,6 @@ fn what_one_job_frees_is_no_other_jobs() {
     let config = ShardConfig {
         shard: ShardIx(0),
         block_size: SIZE,
-        blocks: 16,
         frames: 16,
         lane_room: Default::default(),
         warm: 0,

@@ -4,6 +4,7 @@ mod many;
 mod moving;
 
 use super::journal::{FileJournal, Stored};
+use crate::capacity::CapacityRequest;
 use crate::events::Events;
 use crate::growth::{Seal, Tail};
 use crate::pieces::Pieces;
@@ -27,7 +28,7 @@ struct Append {
 
 /// A segment of a file, which fills one block. Offsets are relative to the block.
 pub(super) struct FileSegment {
-    size: usize,
+    pub capacity: CapacityRequest,
     pieces: Pieces<Append>,
     pub tail: Tail,
     pub events: Events,
@@ -36,11 +37,11 @@ pub(super) struct FileSegment {
 }
 
 impl FileSegment {
-    pub fn new(block_size: usize, marks: Marks) -> FileSegment {
+    pub fn new(capacity: CapacityRequest, marks: Marks) -> FileSegment {
         FileSegment {
-            size: block_size,
             pieces: Pieces::new(),
-            tail: Tail::new(block_size, marks),
+            tail: Tail::new(capacity.bytes(), marks),
+            capacity,
             events: Events::default(),
             journal: FileJournal::default(),
         }
@@ -93,7 +94,8 @@ impl FileSegment {
             "INV-07: a block is sealed at {length} while data arrives"
         );
         assert!(self.tail.is_open(), "INV-23: a block is sealed twice, now at {length}");
-        assert!(length <= self.size as u64, "INV-23: {length} bytes in a block of {}", self.size);
+        let capacity = self.capacity.bytes();
+        assert!(length <= capacity as u64, "INV-23: {length} bytes in a block of {capacity}");
         self.tail.close(seal);
         self.report_seal();
     }
@@ -123,10 +125,10 @@ impl FileSegment {
             None if self.journal.is_ending() => return Err(self.busy()),
             None => {}
         }
-        let (limit, left) = (large_limit(self.size), self.size - self.pieces.tail());
+        let (limit, tail) = (large_limit(self.capacity.most()), self.pieces.tail());
         // An append over the limit is accepted if it fits. If it does not fit, it does not seal the block,
         // because too many bytes would remain unused.
-        if length > limit && length > left {
+        if length > limit && length > self.capacity.most() - tail {
             let message = format!(
                 "an append of {length} bytes is over the limit of {limit} (block / 8), and this \
                  block has no room for it"
@@ -139,8 +141,8 @@ impl FileSegment {
         if self.pieces.is_full() {
             return Err(self.busy());
         }
-        if length > left {
-            return Err(self.overflow());
+        if length > self.capacity.bytes() - tail {
+            return Err(self.capacity.refuse(length).unwrap_or_else(|| self.overflow()));
         }
         Ok(())
     }

@@ -83,6 +83,15 @@ impl Arena {
         }
     }
 
+    /// Covers more bytes of the block.
+    pub fn enlarge(&mut self, size: usize) {
+        let (end, before) = (self.end(), self.size);
+        assert!(size >= before, "INV-60: an arena of {before} bytes gets {size}");
+        self.remove_hole(end, before);
+        self.size = size;
+        self.add_hole(end, size);
+    }
+
     pub fn free_bytes(&self) -> usize {
         self.size - self.used_bytes
     }

@@ -44,17 +44,28 @@ pub(super) struct Heap {
     pub(super) shrink: Shrink,
 }
 
+/// The size of regions, in a heap of this size, from which they are divided.
+fn region_max(size: usize) -> usize {
+    (size / REGION_FRACTION).clamp(REGION_MIN as usize, REGION_MAX as usize)
+}
+
 impl Heap {
     /// A heap with one empty region.
     pub fn new(size: usize) -> Heap {
         Heap {
             size,
-            region_max: (size / REGION_FRACTION).clamp(REGION_MIN as usize, REGION_MAX as usize),
+            region_max: region_max(size),
             arena: Arena::new(size),
             regions: Regions::new(),
             values: LargeValues::default(),
             shrink: Shrink::default(),
         }
+    }
+
+    /// Takes more bytes of the block.
+    pub fn enlarge(&mut self, size: usize) {
+        self.arena.enlarge(size);
+        (self.size, self.region_max) = (size, region_max(size));
     }
 
     /// Bytes in use or reserved, with the bookkeeping.

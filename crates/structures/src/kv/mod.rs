@@ -50,8 +50,8 @@ mod taking;
 
 use crate::moves::Movable;
 use crate::{
-    Adopts, Answer, Changes, Content, Event, Operation, Ops, Outcome, Streaming, Structure, Ticket,
-    Waits,
+    Adopts, Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event, Operation, Ops,
+    Outcome, Streaming, Structure, Ticket, Waits,
 };
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
@@ -79,8 +79,14 @@ pub struct KvBlock {
 impl KvBlock {
     /// An empty block that owns the hashes from `start_hash` to `end_hash`, inclusive.
     pub fn new(block_size: usize, start_hash: u64, end_hash: u64, marks: Marks) -> KvBlock {
-        assert!(block_size >= 4 * REGION_MIN as usize, "a block holds a few regions");
-        let store = Store::new(block_size, start_hash, end_hash);
+        let capacity = CapacityRequest::new(block_size, block_size);
+        KvBlock::opened(capacity, (start_hash, end_hash), marks)
+    }
+
+    /// As `new`, with the first capacity of the block.
+    pub fn opened(capacity: CapacityRequest, hashes: (u64, u64), marks: Marks) -> KvBlock {
+        assert!(capacity.bytes() >= 4 * REGION_MIN as usize, "a block holds a few regions");
+        let store = Store::new(capacity, hashes.0, hashes.1);
         KvBlock { partition: Partition::new(store, marks), adopting: Adopting::default() }
     }
 
@@ -130,6 +136,10 @@ fn looked_up(op: Op, args: &[u8]) -> Option<&[u8]> {
 impl Structure for KvBlock {
     fn streaming(&mut self) -> Option<&mut dyn Streaming> {
         Some(&mut self.partition)
+    }
+
+    fn enlarge(&mut self) -> Option<&mut dyn Enlarge> {
+        Some(self)
     }
 
     fn waits(&mut self) -> Option<&mut dyn Waits> {
@@ -228,6 +238,17 @@ impl Ops for KvBlock {
             _ => return None,
         };
         Some(honeycomb_wire::key_hash(key))
+    }
+}
+
+impl Enlarge for KvBlock {
+    fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
+        let table = &mut self.partition.store.table;
+        table.capacity.wanted(table.heap.taken(), expected)
+    }
+
+    fn capacity(&mut self, _block: &mut Backing, _now: Time, answer: Capacity) {
+        self.partition.store.table.set_capacity(answer);
     }
 }
 

@@ -187,7 +187,9 @@ impl MovePlanner {
     ) -> Option<MoveRequest> {
         let (size, taken) = (table.heap.size, table.heap.taken());
         self.was_fuller |= taken > self.marks.merge_at(size);
-        let split = self.wants_split(table, range, block, taken);
+        // A block grows in place before it is divided.
+        let grows = table.capacity.may_grow();
+        let split = if grows { None } else { self.wants_split(table, range, block, taken) };
         if split.is_none() {
             // The block has room, or a split would give it none.
             table.overflow.set_relief(match (&self.hot, self.indivisible) {

@@ -44,6 +44,12 @@ impl Table {
         if self.heap.affords(free + self.heap.arena.zombie_bytes(), gross, replaces) {
             return Err(pinned_down());
         }
+        // The target of a move has the capacity for it, or refuses it.
+        if *self.overflow.relief() != Relief::None
+            && let Some(answer) = self.capacity.refuse(gross + reserve)
+        {
+            return Err(answer);
+        }
         Err(self.overflow.refuse(gross, free.saturating_sub(reserve), self.heap.size))
     }
 
@@ -169,6 +175,7 @@ fn cut(region: &Region, start: u64, block: &Backing) -> Option<Above> {
 mod tests {
     use super::super::table::Value;
     use super::*;
+    use crate::CapacityRequest;
     use honeycomb_block::Reclaimer;
     use honeycomb_wire::key_hash;
 
@@ -177,7 +184,7 @@ mod tests {
     fn regions_lie_densely_however_many_there_are() {
         const SIZE: usize = 32 << 20;
         let mut block = Backing::map(SIZE, &Reclaimer::inline()).expect("32 MiB can be mapped");
-        let mut table = Table::new(SIZE, 0);
+        let mut table = Table::new(CapacityRequest::new(SIZE, SIZE), 0);
         let (mut worst, mut sizes) = (0.0f64, 0);
         for i in 0..200_000 {
             let key = format!("key:{i:012}");

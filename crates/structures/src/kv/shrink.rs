@@ -196,7 +196,7 @@ mod tests {
         const SIZE: usize = 16 << 20;
         for pinned in [false, true] {
             let mut block = Backing::map(SIZE, &Reclaimer::inline()).expect("16 MiB can be mapped");
-            let mut table = Table::new(SIZE, 0);
+            let mut table = Table::new(crate::CapacityRequest::new(SIZE, SIZE), 0);
             let keys: Vec<String> = (0..60_000).map(|i| format!("key:{i}")).collect();
             let value = |i: usize| [i as u8; 150];
             for (i, key) in keys.iter().enumerate() {

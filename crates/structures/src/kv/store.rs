@@ -5,7 +5,7 @@ use super::ownership::Ownership;
 use super::table::{Hit, Table, Value};
 use super::{bare, key_limit};
 use crate::events::Events;
-use crate::{Answer, Bytes, Payload, large_limit};
+use crate::{Answer, Bytes, CapacityRequest, Payload, large_limit};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
 use honeycomb_types::limits::{EXTENT_OWNER, inline_max};
@@ -37,19 +37,20 @@ pub(super) struct Store {
 
 impl Store {
     /// An empty store that owns the hashes from `start` to `end`, inclusive.
-    pub fn new(size: usize, start: u64, end: u64) -> Store {
+    pub fn new(capacity: CapacityRequest, start: u64, end: u64) -> Store {
+        let size = capacity.most();
         Store {
-            table: Table::new(size, start),
+            table: Table::new(capacity, start),
             ownership: Ownership::new(start, end),
             events: Events::default(),
             inline_max: inline_max(size as u64) as usize,
         }
     }
 
-    /// Bytes of the block.
+    /// The block size.
     #[inline]
     pub fn size(&self) -> usize {
-        self.table.heap.size
+        self.table.capacity.most()
     }
 
     /// The hash of a key that this block may hold, for a read.

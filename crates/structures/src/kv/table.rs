@@ -7,7 +7,7 @@ use super::large_values::{large_id, large_room};
 use super::overflow::Overflow;
 use super::ranges::RangeMap;
 use super::region::{ENTRY, Head, LARGE_REF, Region};
-use crate::{Answer, Bytes};
+use crate::{Answer, Bytes, Capacity, CapacityRequest};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
 use honeycomb_types::limits::{EXTENT_OWNER, REGION_MIN};
@@ -37,6 +37,8 @@ pub(super) enum Value<'a> {
 pub(super) struct Table {
     pub map: RangeMap,
     pub heap: Heap,
+    /// The size of the heap, and the requests for a larger one.
+    pub capacity: CapacityRequest,
     pub overflow: Overflow,
     pub regions_max: usize,
     /// Entries of the regions that have hashes.
@@ -46,14 +48,25 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub fn new(size: usize, start: u64) -> Table {
+    pub fn new(capacity: CapacityRequest, start: u64) -> Table {
+        let size = capacity.bytes();
         Table {
+            capacity,
             map: RangeMap::new(start, 0),
             heap: Heap::new(size),
             overflow: Overflow::default(),
             regions_max: size / REGION_MIN as usize,
             length: 0,
             dropped: Vec::new(),
+        }
+    }
+
+    /// The controller's answer to a request for a larger capacity.
+    pub fn set_capacity(&mut self, answer: Capacity) {
+        if self.capacity.answered(answer) {
+            let size = self.capacity.bytes();
+            self.heap.enlarge(size);
+            self.regions_max = size / REGION_MIN as usize;
         }
     }
 
@@ -443,7 +456,7 @@ mod tests {
         const SIZE: usize = 4 << 20;
         const KEYS: usize = 20_000;
         let mut block = Backing::map(SIZE, &Reclaimer::inline()).expect("4 MiB can be mapped");
-        let mut table = Table::new(SIZE, 0);
+        let mut table = Table::new(crate::CapacityRequest::new(SIZE, SIZE), 0);
         let mut found = 0;
         let key = |i| {
             let key = format!("key:{i:012}");

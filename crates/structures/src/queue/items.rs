@@ -9,7 +9,7 @@ use std::ops::Range;
 pub(super) const PLACE: usize = 4;
 
 /// Items in the order in which they were put, numbered from 0 within the block. Their bytes grow from the
-/// start of the block, and the directory of their ends grows from the end of the block.
+/// start of the block, and the directory of their ends grows from the end of its capacity.
 pub(super) struct ItemLog {
     size: usize,
     /// The items' bytes; each payload in progress with the lengths of its items.
@@ -33,8 +33,21 @@ pub(super) struct ItemCounts {
 }
 
 impl ItemLog {
+    /// A log in the first `size` bytes of a block.
     pub fn new(size: usize) -> ItemLog {
         ItemLog { size, pieces: Pieces::new(), base: 0, count: 0, promised: 0, put_bytes: 0 }
+    }
+
+    /// Takes more bytes of the block. The directory moves to their end.
+    pub fn enlarge(&mut self, block: &mut Backing, size: usize) {
+        assert!(size >= self.size, "INV-60: a log of {} bytes gets {size}", self.size);
+        let all = 0..self.count;
+        let from = self.places(all.clone());
+        self.size = size;
+        if !from.is_empty() {
+            let to = self.places(all);
+            block.copy_within(from, to.start);
+        }
     }
 
     /// Items that were ever put into the block.
@@ -99,7 +112,7 @@ impl ItemLog {
         self.pieces.tail() + PLACE * (self.count + self.promised)
     }
 
-    /// Bytes from the first on that hold its items: the directory of them grows from the end of the block.
+    /// Bytes from the first on that hold its items: the directory of them grows from the end of these.
     pub fn extent(&self) -> usize {
         if self.count == 0 { 0 } else { self.size }
     }

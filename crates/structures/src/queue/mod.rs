@@ -25,8 +25,8 @@ mod waiters;
 use crate::migration::Migrating;
 use crate::moves::Movable;
 use crate::{
-    Answer, Changes, Content, Event, Growth, LowerTierReads, Operation, Ops, Outcome, Rest,
-    Snapshot, Streaming, Structure, Successor, Ticket, Waits,
+    Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event, Growth, LowerTierReads,
+    Operation, Ops, Outcome, Rest, Snapshot, Streaming, Structure, Successor, Ticket, Waits,
 };
 pub use bounds::QueueBounds;
 use honeycomb_block::Backing;
@@ -42,19 +42,20 @@ pub struct QueueBlock {
 impl QueueBlock {
     /// An empty block. `first` if no block is before it.
     pub fn new(block_size: usize, bounds: QueueBounds, first: bool) -> QueueBlock {
-        QueueBlock::opened(block_size, bounds, first, Marks::default(), 0)
+        let capacity = CapacityRequest::new(block_size, block_size);
+        QueueBlock::opened(capacity, bounds, first, Marks::default(), 0)
     }
 
-    /// As `new`, with the marks of the block's prefix. `move_id` is the move that will fill the block; 0 for
-    /// none.
+    /// As `new`, with the first capacity of the block, and the marks of its prefix. `move_id` is the move
+    /// that will fill the block; 0 for none.
     pub fn opened(
-        block_size: usize,
+        capacity: CapacityRequest,
         bounds: QueueBounds,
         first: bool,
         marks: Marks,
         move_id: u64,
     ) -> QueueBlock {
-        let segment = QueueSegment::new(block_size, bounds, first, marks);
+        let segment = QueueSegment::new(capacity, bounds, first, marks);
         QueueBlock { segment: Migrating::new(segment, move_id) }
     }
 
@@ -74,6 +75,10 @@ impl Structure for QueueBlock {
     }
 
     fn growth(&mut self) -> Option<&mut dyn Growth> {
+        Some(self)
+    }
+
+    fn enlarge(&mut self) -> Option<&mut dyn Enlarge> {
         Some(self)
     }
 
@@ -185,10 +190,21 @@ impl Streaming for QueueBlock {
     }
 }
 
+impl Enlarge for QueueBlock {
+    fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
+        self.segment.content_mut().wants_capacity(expected)
+    }
+
+    fn capacity(&mut self, block: &mut Backing, now: Time, answer: Capacity) {
+        self.segment.content_mut().set_capacity(block, answer);
+        self.settle(block, now);
+    }
+}
+
 impl Growth for QueueBlock {
     fn wants_successor(&mut self) -> bool {
         let segment = self.segment.content_mut();
-        segment.tail.wants_successor(segment.items.used())
+        !segment.may_grow() && segment.tail.wants_successor(segment.items.used())
     }
 
     fn successor(&mut self, block: &mut Backing, now: Time, successor: Successor) {

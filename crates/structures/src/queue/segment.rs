@@ -7,9 +7,12 @@ use super::bounds::{QueueBounds, TailBound};
 use super::deliveries::Deliveries;
 use super::items::{ItemLog, PLACE};
 use super::waiters::{Putter, Waiters};
+use crate::capacity::CapacityRequest;
 use crate::events::Events;
 use crate::growth::{Seal, Tail};
-use crate::{Answer, Bytes, Event, Operation, Outcome, Payload, Ticket, busy, large_limit, moved};
+use crate::{
+    Answer, Bytes, Capacity, Event, Operation, Outcome, Payload, Ticket, busy, large_limit, moved,
+};
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
 use honeycomb_types::{Bug, Marks, Time};
@@ -32,7 +35,7 @@ const WAITING_BYTES_MAX: usize = 1 << 20;
 
 /// A segment of a queue, which fills one block.
 pub(super) struct QueueSegment {
-    size: usize,
+    capacity: CapacityRequest,
     pub items: ItemLog,
     pub deliveries: Deliveries,
     pub waiters: Waiters,
@@ -45,9 +48,15 @@ pub(super) struct QueueSegment {
 
 impl QueueSegment {
     /// An empty segment. `first` if no block is before it.
-    pub fn new(size: usize, bounds: QueueBounds, first: bool, marks: Marks) -> QueueSegment {
+    pub fn new(
+        capacity: CapacityRequest,
+        bounds: QueueBounds,
+        first: bool,
+        marks: Marks,
+    ) -> QueueSegment {
+        let size = capacity.bytes();
         QueueSegment {
-            size,
+            capacity,
             items: ItemLog::new(size),
             deliveries: Deliveries::default(),
             waiters: Waiters::default(),
@@ -68,7 +77,7 @@ impl QueueSegment {
             Some(Seal::Final) => return Err(closed()),
             None => {}
         }
-        let (cost, limit) = (length + PLACE * lengths.len(), large_limit(self.size));
+        let (cost, limit) = (length + PLACE * lengths.len(), large_limit(self.capacity.most()));
         if cost > limit {
             let text = format!(
                 "{} with {length} bytes {} over the limit of {} (block / 8, less 4 for each \
@@ -103,8 +112,12 @@ impl QueueSegment {
         if self.items.is_full() {
             return Err(busy(RETRY_FILLS_US));
         }
-        if bytes + PLACE * lengths.len() <= self.size - self.items.used() {
+        let needed = bytes + PLACE * lengths.len();
+        if needed <= self.capacity.bytes() - self.items.used() {
             return Ok(());
+        }
+        if let Some(answer) = self.capacity.refuse(needed) {
+            return Err(answer);
         }
         if !self.items.is_settled() {
             return Err(busy(RETRY_FILLS_US));
@@ -113,6 +126,25 @@ impl QueueSegment {
         let answer = moved(self.items.through(), &successor);
         self.close(Seal::Continues(successor));
         Err(answer)
+    }
+
+    /// Bytes that the block needs to hold and has not requested.
+    pub fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
+        let used = self.items.used();
+        if self.tail.is_open() { self.capacity.wanted(used, expected) } else { None }
+    }
+
+    /// Whether the block grows in place before it continues in another one.
+    pub fn may_grow(&self) -> bool {
+        self.capacity.may_grow()
+    }
+
+    /// The controller's answer to such a request.
+    pub fn set_capacity(&mut self, block: &mut Backing, answer: Capacity) {
+        if self.capacity.answered(answer) {
+            self.items.enlarge(block, self.capacity.bytes());
+            self.tail.request().set_capacity(self.capacity.bytes());
+        }
     }
 
     /// Puts items from a whole payload.
@@ -148,7 +180,7 @@ impl QueueSegment {
         }
         let (ticket, until) = (operation.ticket, operation.wait_until);
         let putter = Putter { lengths, payload: payload.into() };
-        let most = large_limit(self.size).min(WAITING_BYTES_MAX);
+        let most = large_limit(self.capacity.most()).min(WAITING_BYTES_MAX);
         match self.waiters.add_putter(ticket, until, putter, most) {
             true => Outcome::Parked,
             // Other waiting payloads use all the memory for waiting.

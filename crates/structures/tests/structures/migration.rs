@@ -2,9 +2,9 @@
 
 use crate::Driver;
 use honeycomb_structures::{
-    Answer, Backing, Event, FileBlock, Growth, Migrate, Migrating, Movable, Operation, Ops,
-    Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds, Structure, Successor, Totals,
-    Waits,
+    Answer, Backing, CapacityRequest, Event, FileBlock, Growth, Migrate, Migrating, Movable,
+    Operation, Ops, Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds, Structure,
+    Successor, Totals, Waits,
 };
 use honeycomb_types::{Marks, Time};
 use honeycomb_wire::data::{MovedArgs, ReadArgs};
@@ -18,12 +18,17 @@ const SIZE: usize = 64 * 1024;
 const MOVE: u64 = 7;
 
 fn file(importing: u64) -> Driver<FileBlock> {
-    Driver::new(SIZE, FileBlock::opened(SIZE, Marks::default(), importing))
+    Driver::new(
+        SIZE,
+        FileBlock::opened(CapacityRequest::new(SIZE, SIZE), Marks::default(), importing),
+    )
 }
 
 fn queue(items: u64, importing: u64) -> Driver<QueueBlock> {
     let bounds = QueueBounds::from_wire(items, 0);
-    Driver::new(SIZE, QueueBlock::opened(SIZE, bounds, importing == 0, Marks::default(), importing))
+    let capacity = CapacityRequest::new(SIZE, SIZE);
+    let first = importing == 0;
+    Driver::new(SIZE, QueueBlock::opened(capacity, bounds, first, Marks::default(), importing))
 }
 
 /// The name of a next block, as the controller grants it.

@@ -179,6 +179,7 @@ impl Op {
             | Op::CancelMove
             | Op::Inventory
             | Op::LocateServer
+            | Op::GrowBlock
             | Op::LeaveServer
             | Op::RaiseBlock
             | Op::TierChanged
@@ -208,7 +209,7 @@ impl Op {
             | Op::LocateFlush
             | Op::ClusterStatus
             | Op::LocateServer => Durable::Seen,
-            Op::GrowStructure | Op::SealBlock | Op::QueueTaken => Durable::Logged,
+            Op::GrowStructure | Op::SealBlock | Op::QueueTaken | Op::GrowBlock => Durable::Logged,
             Op::RegisterJob
             | Op::DeregisterJob
             | Op::SetQuota
@@ -245,7 +246,7 @@ impl Op {
     pub fn may_wait(self) -> MayWait {
         match self {
             Op::QueuePut | Op::QueueGet => MayWait::Deadline,
-            Op::ExtentBlocks | Op::GrowStructure | Op::BeginMove => MayWait::Memory,
+            Op::ExtentBlocks | Op::GrowStructure | Op::BeginMove | Op::GrowBlock => MayWait::Memory,
             _ => MayWait::No,
         }
     }

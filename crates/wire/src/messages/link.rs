@@ -325,6 +325,30 @@ pub struct LocateServerReply {
 
 fields!(LocateServerReply { address });
 
+/// Request of GrowBlock. A block requests a larger capacity in place. The capacity never shrinks; a repetition for the same block gets at least the same answer. OutOfMemory means that its core has no room: the block continues in another one, by GrowStructure or BeginMove.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct GrowBlockRequest {
+    /// The structure.
+    pub structure: u64,
+    /// The block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Bytes that it needs to hold; more than the block size means the block size.
+    pub bytes: u64,
+}
+
+fields!(GrowBlockRequest { structure, block, epoch, bytes });
+
+/// Reply of GrowBlock.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct GrowBlockReply {
+    /// Bytes that it may hold now: 64 KiB times a power of 4, or the block size.
+    pub capacity: u64,
+}
+
+fields!(GrowBlockReply { capacity });
+
 /// Request of LeaveServer. A memory server requests to be drained (DrainServer) before it ends. Refused if it is the only one that accepts blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LeaveServerRequest {}
@@ -395,6 +419,8 @@ pub struct OpenBlockRequest {
     pub tier: u8,
     /// One entry, if its changes are acknowledged after they are written there; empty otherwise. For the first block the reply is sent after the journal is begun.
     pub journal: Vec<JournalAt>,
+    /// Bytes that it may hold, until GrowBlock: 64 KiB times a power of 4, or the block size; 0 for the block size.
+    pub capacity: u64,
 }
 
 fields!(OpenBlockRequest {
@@ -414,7 +440,8 @@ fields!(OpenBlockRequest {
     low_mark,
     importing,
     tier,
-    journal
+    journal,
+    capacity
 });
 
 /// Reply of OpenBlock.

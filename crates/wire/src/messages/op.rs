@@ -119,6 +119,8 @@ pub enum Op {
     Inventory = 0x030B,
     /// The address of another memory server, by its number. NotFound if it does not exist, or no longer.
     LocateServer = 0x030C,
+    /// A block requests a larger capacity in place. The capacity never shrinks; a repetition for the same block gets at least the same answer. OutOfMemory means that its core has no room: the block continues in another one, by GrowStructure or BeginMove.
+    GrowBlock = 0x030D,
     /// A memory server requests to be drained (DrainServer) before it ends. Refused if it is the only one that accepts blocks.
     LeaveServer = 0x030E,
     /// The controller sends a block the result of a move to it: the block serves the range from now on, or drops its copy of the range. Idempotent by move.
@@ -231,7 +233,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 108] = [
+    pub const ALL: [Op; 109] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -287,6 +289,7 @@ impl Op {
         Op::CancelMove,
         Op::Inventory,
         Op::LocateServer,
+        Op::GrowBlock,
         Op::LeaveServer,
         Op::EndImport,
         Op::OpenBlock,
@@ -400,6 +403,7 @@ impl Op {
             0x030A => Op::CancelMove,
             0x030B => Op::Inventory,
             0x030C => Op::LocateServer,
+            0x030D => Op::GrowBlock,
             0x030E => Op::LeaveServer,
             0x0310 => Op::EndImport,
             0x0311 => Op::OpenBlock,
@@ -516,6 +520,7 @@ impl Op {
             Op::CancelMove => "CancelMove",
             Op::Inventory => "Inventory",
             Op::LocateServer => "LocateServer",
+            Op::GrowBlock => "GrowBlock",
             Op::LeaveServer => "LeaveServer",
             Op::EndImport => "EndImport",
             Op::OpenBlock => "OpenBlock",
@@ -632,6 +637,7 @@ impl Op {
             Op::CancelMove => 0x030A,
             Op::Inventory => 0x030B,
             Op::LocateServer => 0x030C,
+            Op::GrowBlock => 0x030D,
             Op::LeaveServer => 0x030E,
             Op::EndImport => 0x0310,
             Op::OpenBlock => 0x0311,
@@ -759,6 +765,7 @@ impl Op {
             Op::CancelMove => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::Inventory => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::LocateServer => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::GrowBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::LeaveServer => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::EndImport => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::OpenBlock => of(P::Link, A::Cluster, 0, MESSAGE),

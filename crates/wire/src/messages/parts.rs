@@ -648,6 +648,8 @@ pub struct HeldBlock {
     pub tier: u8,
     /// The destination of its move between tiers; the same tier if there is none.
     pub to: u8,
+    /// Bytes that it may hold.
+    pub capacity: u64,
 }
 
 fields!(HeldBlock {
@@ -664,7 +666,8 @@ fields!(HeldBlock {
     next,
     next_epoch,
     tier,
-    to
+    to,
+    capacity
 });
 
 /// A task prefix with active sessions.

@@ -131,6 +131,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         JoinServer JoinServerRequest JoinServerReply,
         Report ReportRequest ReportReply,
         GrowStructure GrowStructureRequest GrowStructureReply,
+        GrowBlock GrowBlockRequest GrowBlockReply,
         SealBlock SealBlockRequest SealBlockReply,
         QueueTaken QueueTakenRequest QueueTakenReply,
         RetireBlock RetireBlockRequest RetireBlockReply,

@@ -438,6 +438,7 @@ fn at_controller(op: Op) -> AtController {
         Op::JoinServer
         | Op::Report
         | Op::GrowStructure
+        | Op::GrowBlock
         | Op::SealBlock
         | Op::RaiseBlock
         | Op::TierChanged

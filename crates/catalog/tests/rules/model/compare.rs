@@ -3,7 +3,7 @@
 use super::Both;
 use super::reference::{File, Job, Life, Prefix};
 use honeycomb_catalog::{Actor, Command, Effect, PrefixState, Reply};
-use honeycomb_types::{BlockAt, TierIx};
+use honeycomb_types::TierIx;
 use std::collections::BTreeMap;
 
 impl Both {
@@ -72,17 +72,11 @@ impl Both {
         self.imports.compare(&self.model).unwrap();
         self.check_drains();
         let status = self.bench.status();
-        let (ordinary, all, free) = self.model.room();
-        let in_memory = |at: &&BlockAt| self.model.tiers.in_memory(**at);
-        let quarantined = self.model.quarantined.iter().filter(in_memory).count() as u64;
         let tiers = &self.model.tiers;
         let below: u64 = tiers.below.values().chain(tiers.stores.values()).sum();
         let (of, used) = status.tiers.iter().fold((0, 0), |s, t| (s.0 + t.blocks, s.1 + t.used));
         assert_eq!((of, of - used), (below, self.model.free_below()), "INV-42");
-        assert_eq!(
-            (status.reserved, status.free, status.quarantined),
-            (all - ordinary, free, quarantined)
-        );
+        assert_eq!((status.reserved, status.free, status.quarantined), self.model.reported());
         for j in 0..self.ids.len() {
             self.compare_tree(j);
             for file in self.model.jobs[j].files.clone() {

@@ -79,7 +79,7 @@ impl Both {
         let expected = match best {
             _ if bytes > 8192 => Err("InvalidArgument"),
             _ if bytes == 0 || best.is_some() => Ok(()),
-            _ => self.model.may_take(j, &file.counts, 1),
+            _ => self.model.may_take(j, &file.counts, (1, 1)),
         };
         assert_eq!(cause(&result), outcome(&expected), "{file:?}");
         if bytes > 0 && bytes <= 8192 && best.is_none() {

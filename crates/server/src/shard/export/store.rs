@@ -138,7 +138,7 @@ impl Owners<'_> {
         let leaving = self.tiers.take_leaving(at);
         self.close(index, at);
         self.tiers.put_leaving(leaving);
-        self.tiers.give_room(freed);
+        self.tiers.give_room(freed, owner.capacity);
         if promoting {
             let (structure, tier) = (owner.structure, residency.tier());
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
@@ -165,9 +165,10 @@ impl Owners<'_> {
         // A later read finds nothing; a present one has the hold.
         retained.bytes.moved(RetainedBytes::Gone);
         for leaving in self.tiers.take_leaving(retained.owner.at) {
-            self.tiers.give_room(leaving.room);
+            self.tiers.give_room(leaving.room, leaving.capacity);
         }
-        self.tier_work().free_residency(&mut retained.residency);
+        let capacity = retained.owner.capacity;
+        self.tier_work().free_residency(&mut retained.residency, capacity);
     }
 }
 

@@ -19,7 +19,8 @@ impl Migrate for FileSegment {
     }
 
     fn back(&self) -> Range<usize> {
-        self.size..self.size
+        let end = self.capacity.bytes();
+        end..end
     }
 
     fn is_settled(&self) -> bool {
@@ -38,7 +39,7 @@ impl Migrate for FileSegment {
         let length = u64::get(&mut from)?;
         let tail = TailImage::get(&mut from)?;
         from.finish()?;
-        if length > self.size as u64 {
+        if length > self.capacity.bytes() as u64 {
             return Err(broken("the content is longer than a block"));
         }
         self.pieces.restore(length as usize);

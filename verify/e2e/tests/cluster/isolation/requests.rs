@@ -184,6 +184,15 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
+        Op::GrowBlock => body(
+            GrowBlockRequest {
+                structure: victim.file.id.0,
+                block: at.block.0,
+                epoch: at.epoch.0,
+                bytes: u64::MAX,
+            }
+            .encode(),
+        ),
         Op::SealBlock => body(
             SealBlockRequest {
                 structure: victim.file.id.0,
@@ -383,6 +392,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 importing: 0,
                 tier: 0,
                 journal: Vec::new(),
+                capacity: 0,
             }
             .encode(),
         ),

@@ -87,6 +87,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::JoinServer
         | Op::Report
         | Op::GrowStructure
+        | Op::GrowBlock
         | Op::SealBlock
         | Op::QueueTaken
         | Op::RetireBlock
