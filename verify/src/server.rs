@@ -536,11 +536,11 @@ impl SimServer {
     /// result.
     pub fn order(&mut self, now: Time, order: &Order) -> Result<bool, String> {
         match order {
-            Order::OpenBlock { at, .. } => {
+            Order::OpenBlock { at, capacity, .. } => {
                 let (_, _, body) = message_of(order);
                 let body = OpenBlockRequest::decode(&body).map_err(|e| e.to_string())?;
                 let owner = BlockOwner::try_from(&body).map_err(|(_, text)| text)?;
-                let block = self.block;
+                let capacity = *capacity as usize;
                 let shard = self.shard(*at);
                 let known = shard.reports().inventory().any(|owner| owner.at == *at);
                 if let Err(refusal) = shard.open(owner, None) {
@@ -549,7 +549,7 @@ impl SimServer {
                 // A block that is opened in a lower tier has no bytes yet. A repeated order may
                 // find a block that has been demoted since the first.
                 let shows = !known && !owner.tier.is_below();
-                let bytes = if shows { shard.bytes(*at, 0..block) } else { &[] };
+                let bytes = if shows { shard.bytes(*at, 0..capacity) } else { &[] };
                 let old = |part: &[u8]| part.iter().fold(0, |all, byte| all | byte) != 0;
                 if bytes.chunks(256).any(old) {
                     return Err(format!("{at:?} shows its new owner old bytes (INV-04)"));

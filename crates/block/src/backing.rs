@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::reclaim::{Reclaimer, Tenant, Trim, Used};
+use crate::reserve::Chunk;
 use crate::shared::Shared;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use rustix::param::page_size;
@@ -13,6 +14,10 @@ use std::sync::{Arc, Weak};
 
 /// Blocks of at least this many bytes request huge pages.
 pub const HUGE_FROM: usize = 4 << 20;
+
+/// A huge page: a block whose capacity is less begins with small pages, so that one of little content takes
+/// little memory.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// How often the chunks of one block can go to the reserve. Those of one offset share a record of the kernel,
 /// which it searches for every page that it inspects.
@@ -28,6 +33,8 @@ pub(crate) struct Mapping {
     raw: Option<MmapRaw>,
     /// The end of the last byte that any owner of these pages has written.
     written: AtomicUsize,
+    /// Bytes that count as mapped; those behind are never touched.
+    capacity: AtomicUsize,
     /// The tenant that may reuse these pages with their content; `None` if they are not written in
     /// place.
     tenant: Option<Tenant>,
@@ -42,7 +49,8 @@ impl Drop for Mapping {
             if let Some(counted) = &self.counted {
                 counted.fetch_sub(raw.len(), Relaxed);
             }
-            self.reclaimer.give(raw, self.tenant, *self.written.get_mut());
+            let (written, capacity) = (*self.written.get_mut(), *self.capacity.get_mut());
+            self.reclaimer.give(raw, self.tenant, written, capacity);
         }
     }
 }
@@ -50,12 +58,17 @@ impl Drop for Mapping {
 impl Mapping {
     /// A mapping of these pages, or of none. Existing pages count as mapped until they are given to
     /// the reclaimer.
-    fn new(raw: Option<MmapRaw>, tenant: Option<Tenant>, reclaimer: &Reclaimer) -> Mapping {
-        if let Some(raw) = &raw {
-            reclaimer.maps(raw.len());
+    fn new(
+        raw: Option<MmapRaw>,
+        capacity: usize,
+        tenant: Option<Tenant>,
+        reclaimer: &Reclaimer,
+    ) -> Mapping {
+        if raw.is_some() {
+            reclaimer.maps(capacity);
         }
         let (written, reclaimer) = (AtomicUsize::new(0), reclaimer.clone());
-        Mapping { raw, written, tenant, reclaimer, counted: None }
+        Mapping { raw, written, capacity: capacity.into(), tenant, reclaimer, counted: None }
     }
 
     /// Records that all bytes up to `end` may be resident. Only the owning `Backing` calls this.
@@ -93,6 +106,8 @@ impl Mapping {
 pub struct Backing {
     mapping: Arc<Mapping>,
     length: usize,
+    /// The end of the bytes that can be accessed; the length for most blocks.
+    capacity: usize,
     /// Bytes before this are in a lower tier and cannot be accessed here; 0 for most blocks.
     floor: usize,
     /// Whether the mapping is of an immutable memory file.
@@ -109,7 +124,7 @@ pub struct Backing {
 impl Backing {
     /// Maps `length` bytes. Fails only when the address space or the kernel's accounting does.
     pub fn map(length: usize, reclaimer: &Reclaimer) -> io::Result<Backing> {
-        Ok(Backing::over(Backing::new_pages(length)?, 0, None, reclaimer))
+        Ok(Backing::over(Backing::new_pages(length, length)?, 0, length, None, reclaimer))
     }
 
     /// As `map`, for a tenant, which may reuse the memory shortly after it is freed. With `used`,
@@ -121,15 +136,26 @@ impl Backing {
         length: usize,
         reclaimer: &Reclaimer,
     ) -> io::Result<Backing> {
-        let kept = used.then(|| reclaimer.take(tenant, length)).flatten();
+        Backing::map_part(tenant, used, (length, length), reclaimer)
+    }
+
+    /// As `map_for`, of which only the bytes before a capacity can be accessed, until `enlarge`. The
+    /// others take no memory.
+    pub fn map_part(
+        tenant: Tenant,
+        used: bool,
+        (length, capacity): (usize, usize),
+        reclaimer: &Reclaimer,
+    ) -> io::Result<Backing> {
+        let kept = used.then(|| reclaimer.take(tenant, (length, capacity))).flatten();
         let (raw, written) = match kept {
             Some(Used { raw, written, owner }) => {
                 assert_eq!(owner, tenant, "INV-04: memory of a tenant is reused for another one");
                 (raw, written)
             }
-            None => (Backing::new_pages(length)?, 0),
+            None => (Backing::new_pages(length, capacity)?, 0),
         };
-        Ok(Backing::over(raw, written, Some(tenant), reclaimer))
+        Ok(Backing::over(raw, written, capacity, Some(tenant), reclaimer))
     }
 
     /// The tenant whose memory this is, with its content after it was freed (INV-04).
@@ -142,8 +168,8 @@ impl Backing {
         self.mapping.written.load(Relaxed)
     }
 
-    fn new_pages(length: usize) -> io::Result<MmapRaw> {
-        assert!(length > 0, "a block has bytes");
+    fn new_pages(length: usize, capacity: usize) -> io::Result<MmapRaw> {
+        assert!(0 < capacity && capacity <= length, "INV-60: {capacity} of {length} bytes");
         let mut options = MmapOptions::new();
         options.len(length);
         // Miri, which runs the tests of this module (`make unsafe`), does not support reservations.
@@ -151,8 +177,11 @@ impl Backing {
         options.no_reserve_swap();
         let raw: MmapRaw = options.map_anon()?.into();
         if length >= HUGE_FROM {
-            // Only a hint: without huge pages the block works too, with more page faults.
-            let _ = raw.advise(memmap2::Advice::HugePage);
+            // Only hints: without huge pages the block works too, with more page faults.
+            let _ = raw.advise(match capacity < HUGE_PAGE {
+                true => memmap2::Advice::NoHugePage,
+                false => memmap2::Advice::HugePage,
+            });
         }
         Ok(raw)
     }
@@ -160,29 +189,67 @@ impl Backing {
     fn over(
         raw: MmapRaw,
         written: usize,
+        capacity: usize,
         tenant: Option<Tenant>,
         reclaimer: &Reclaimer,
     ) -> Backing {
         let length = raw.len();
-        let chunks_from = match reclaimer.chunk_bytes() {
-            Some(chunk) if length >= HUGE_FROM => {
+        let mapping = Mapping::new(Some(raw), capacity, tenant, reclaimer);
+        mapping.wrote(written);
+        let mut backing = Backing::of(mapping, length, 0);
+        backing.capacity = capacity;
+        backing.chunks_from = backing.first_chunk();
+        backing
+    }
+
+    /// The offset of the first chunk that no write has reached; none in a block of small pages.
+    fn first_chunk(&self) -> usize {
+        match self.mapping.reclaimer.chunk_bytes() {
+            Some(chunk) if self.length >= HUGE_FROM && self.capacity >= HUGE_PAGE => {
+                let written = self.written();
                 // SAFETY: the sum is an address inside the mapping, or just behind it.
-                let reached = unsafe { raw.as_mut_ptr().add(written) };
+                let reached = unsafe { self.mapping.ptr().add(written) };
                 written + reached.align_offset(chunk)
             }
             _ => usize::MAX,
-        };
-        let mapping = Mapping::new(Some(raw), tenant, reclaimer);
-        mapping.wrote(written);
-        let mut backing = Backing::of(mapping, length, 0);
-        backing.chunks_from = chunks_from;
-        backing
+        }
+    }
+
+    /// Lets the block use its bytes up to a larger capacity.
+    pub fn enlarge(&mut self, capacity: usize) {
+        let Backing { capacity: before, length, .. } = *self;
+        assert!(before <= capacity && capacity <= length, "INV-60: {before}, {capacity}, {length}");
+        self.capacity = capacity;
+        if self.mapping.raw.is_none() || before == capacity {
+            return;
+        }
+        self.mapping.reclaimer.maps(capacity - before);
+        self.mapping.capacity.store(capacity, Relaxed);
+        if length >= HUGE_FROM && before < HUGE_PAGE && capacity >= HUGE_PAGE {
+            self.use_huge_pages();
+            self.chunks_from = self.first_chunk();
+        }
+    }
+
+    /// Replaces the small pages of the block's beginning by a huge page, unless they are pinned.
+    fn use_huge_pages(&mut self) {
+        let raw = self.mapping.raw.as_ref().expect("memory that is there");
+        // Only a hint, as for a new block.
+        let _ = raw.advise(memmap2::Advice::HugePage);
+        let (written, first) = (self.written(), 0..HUGE_PAGE);
+        if written == 0 || written > HUGE_PAGE || self.is_pinned(&first) {
+            return;
+        }
+        // SAFETY: the first page is inside the mapping, which is private anonymous memory.
+        // `&mut self` excludes every borrow, and no pin reads it.
+        unsafe { Chunk::replace(self.mapping.ptr(), HUGE_PAGE, written) };
     }
 
     fn of(mapping: Mapping, length: usize, floor: usize) -> Backing {
         Backing {
             mapping: Arc::new(mapping),
             length,
+            capacity: length,
             floor,
             frozen: false,
             changed: false,
@@ -195,7 +262,7 @@ impl Backing {
     /// A block of `length` bytes without memory: reading or writing any byte is a defect and panics
     /// (INV-41).
     pub fn absent(length: usize, reclaimer: &Reclaimer) -> Backing {
-        Backing::of(Mapping::new(None, None, reclaimer), length, length)
+        Backing::of(Mapping::new(None, length, None, reclaimer), length, length)
     }
 
     /// Memory outside of blocks: its bytes are added to a counter now, and subtracted when they are
@@ -205,9 +272,9 @@ impl Backing {
         count: &Arc<AtomicUsize>,
         reclaimer: &Reclaimer,
     ) -> io::Result<Backing> {
-        let raw = Backing::new_pages(length)?;
+        let raw = Backing::new_pages(length, length)?;
         count.fetch_add(length, Relaxed);
-        let mut mapping = Mapping::new(Some(raw), None, reclaimer);
+        let mut mapping = Mapping::new(Some(raw), length, None, reclaimer);
         mapping.counted = Some(count.clone());
         Ok(Backing::of(mapping, length, 0))
     }
@@ -252,11 +319,17 @@ impl Backing {
     pub fn freeze(&mut self, copy: &Shared) -> io::Result<()> {
         assert!(copy.len() <= self.length, "a copy of these bytes");
         let raw = MmapOptions::new().len(copy.len()).map_raw_read_only(&copy.file())?;
-        self.mapping = Arc::new(Mapping::new(Some(raw), None, &self.mapping.reclaimer));
-        self.length = copy.len();
+        let (length, reclaimer) = (copy.len(), &self.mapping.reclaimer);
+        self.mapping = Arc::new(Mapping::new(Some(raw), length, None, reclaimer));
+        (self.length, self.capacity) = (length, length);
         self.chunks_from = usize::MAX;
         self.frozen = true;
         Ok(())
+    }
+
+    /// The end of the bytes that can be accessed.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Length of the block in bytes.
@@ -319,8 +392,10 @@ impl Backing {
         let Some(size) = self.mapping.reclaimer.chunk_bytes() else { return };
         while self.chunks_from < range.end {
             let chunk = self.chunks_from..self.chunks_from + size;
-            if chunk.end > self.length {
-                self.chunks_from = usize::MAX;
+            if chunk.end > self.capacity {
+                if self.capacity == self.length {
+                    self.chunks_from = usize::MAX;
+                }
                 return;
             }
             self.chunks_from = chunk.end;
@@ -379,23 +454,24 @@ impl Backing {
     /// they had never been written. Whole chunks go to the reserve while blocks grow, and the rest to
     /// the operating system.
     pub fn shed(&mut self, from: usize) {
-        let end = self.written().next_multiple_of(page_size()).min(self.length);
+        let end = self.written().next_multiple_of(page_size()).min(self.capacity);
         let from = from.next_multiple_of(page_size());
         if from >= end {
             return;
         }
         // Behind the end, bytes that were never written can be pinned: a chunk may have such bytes.
-        let behind = from..self.length;
+        let behind = from..self.capacity;
         self.check(&behind);
         assert!(!self.is_pinned(&behind), "bytes behind {from} are pinned and cannot be shed");
         assert!(!self.frozen, "a frozen block cannot be shed");
         let mut first = usize::MAX;
         if let Some(size) = self.mapping.reclaimer.chunk_bytes()
             && self.length >= HUGE_FROM
+            && self.capacity >= HUGE_PAGE
         {
             // SAFETY: the address is inside the mapping (checked).
             first = from + unsafe { self.mapping.ptr().add(from) }.align_offset(size);
-            let chunks = (first..end).step_by(size).take_while(|at| at + size <= self.length);
+            let chunks = (first..end).step_by(size).take_while(|at| at + size <= self.capacity);
             let chunks = chunks.filter(|_| self.recycled < RECYCLING_SHEDS);
             // SAFETY: the chunk is inside the mapping (checked), which is private anonymous memory.
             // `&mut self` excludes every borrow, and no pin reads the chunk.
@@ -437,10 +513,11 @@ impl Backing {
 
     fn check(&self, range: &Range<usize>) {
         assert!(
-            self.floor <= range.start && range.start <= range.end && range.end <= self.length,
-            "INV-41: bytes {range:?} are outside those of a block that are in memory, {} to {}",
+            self.floor <= range.start && range.start <= range.end && range.end <= self.capacity,
+            "INV-41, INV-60: bytes {range:?} are outside those of a block that are in memory, {} to \
+             {}",
             self.floor,
-            self.length
+            self.capacity
         );
     }
 }

@@ -98,6 +98,8 @@ pub(crate) struct Used {
 
 struct FreedMemory {
     raw: MmapRaw,
+    /// Bytes of it that its block could use.
+    capacity: usize,
     /// Bytes of it that may be resident.
     written: usize,
     tenant: Tenant,
@@ -319,21 +321,27 @@ impl Reclaimer {
         }
     }
 
-    /// Takes an unused mapping, of which this many bytes may be resident. If no byte is resident,
+    /// Takes an unused mapping, of which this many bytes may be resident and its block could use so many. If no byte is resident,
     /// or without a tenant, the mapping cannot be reused.
-    pub(crate) fn give(&self, raw: MmapRaw, tenant: Option<Tenant>, written: usize) {
+    pub(crate) fn give(
+        &self,
+        raw: MmapRaw,
+        tenant: Option<Tenant>,
+        written: usize,
+        capacity: usize,
+    ) {
         // Without a worker, the drop at the end of this scope unmaps.
         let Some(Handle(common)) = self.0.as_deref() else { return };
         let mut state = common.lock();
-        let (mapped, length) = (state.mapped, raw.len());
-        assert!(mapped >= length, "INV-32: {length} of {mapped} mapped bytes are given back");
-        assert!(written <= length, "INV-04: {written} of {length} bytes were written");
-        state.mapped -= length;
+        let mapped = state.mapped;
+        assert!(mapped >= capacity, "INV-32: {capacity} of {mapped} mapped bytes are given back");
+        assert!(written <= capacity, "INV-04: {written} of {capacity} bytes were written");
+        state.mapped -= capacity;
         match tenant {
             Some(tenant) if written > 0 => {
                 state.bytes += written;
                 let since = state.tick;
-                state.kept.push_back(FreedMemory { raw, written, tenant, since });
+                state.kept.push_back(FreedMemory { raw, capacity, written, tenant, since });
                 state.expire(common);
             }
             _ => state.due.push(raw),
@@ -345,10 +353,11 @@ impl Reclaimer {
         }
     }
 
-    /// The mapping of this length that the tenant freed last, with its content.
-    pub(crate) fn take(&self, tenant: Tenant, length: usize) -> Option<Used> {
+    /// The mapping of this length and capacity that the tenant freed last, with its content.
+    pub(crate) fn take(&self, tenant: Tenant, size: (usize, usize)) -> Option<Used> {
         let mut state = self.0.as_deref()?.0.lock();
-        let fits = |kept: &FreedMemory| kept.tenant == tenant && kept.raw.len() == length;
+        let fits =
+            |kept: &FreedMemory| kept.tenant == tenant && (kept.raw.len(), kept.capacity) == size;
         let at = state.kept.iter().rposition(fits)?;
         let FreedMemory { raw, written, tenant: owner, .. } = state.kept.remove(at)?;
         let all = state.bytes;

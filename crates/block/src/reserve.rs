@@ -129,6 +129,25 @@ impl Chunk {
         Ok(UsedChunk(chunk))
     }
 
+    /// Replaces `len` bytes at `at` by pages of their own, with the same first bytes and zeros: a huge
+    /// page, where the system has one. Without memory for them, nothing changes.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are of one anonymous mapping that the caller owns. Nothing refers to them, and those
+    /// behind `keep` are zero.
+    pub unsafe fn replace(at: *mut u8, len: usize, keep: usize) {
+        assert!(keep <= len, "{keep} of {len} bytes are kept");
+        if at.align_offset(len) != 0 {
+            return;
+        }
+        let Ok(chunk) = Chunk::untouched(len) else { return };
+        // SAFETY: both are readable and writable for so many bytes, and do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(at, chunk.at, keep) };
+        // SAFETY: guaranteed by the caller; the pages hold the same bytes.
+        let _ = unsafe { chunk.install(at) };
+    }
+
     /// Moves the pages to `at`, in place of those that are mapped there. After an error nothing was
     /// moved.
     ///

@@ -15,7 +15,7 @@ use honeycomb_server::{Departure, MemoryServer, ReserveOptions, ServerOptions, c
 use honeycomb_structures::Registry;
 use honeycomb_transfer::evacuation;
 use honeycomb_transport::unix::UnixDoor;
-use honeycomb_types::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MIN};
+use honeycomb_types::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MIN, kv_value_max};
 use honeycomb_wire::Status;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -31,8 +31,10 @@ use std::time::Duration;
 
 /// How long a starting server waits for the controller.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Without a configured block size, the memory is divided into about this many blocks.
+/// Without a configured block size, the memory is divided into at most about this many blocks ...
 const BLOCKS_WANTED: u64 = 512;
+/// ... that are so large that a value can have this part of it.
+const VALUE_FRACTION: u64 = 4;
 /// The default address of a controller.
 pub const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7420);
@@ -202,10 +204,13 @@ fn within_machine(memory: u64) -> CommandResult<u64> {
 }
 
 /// The block size of a cluster on one machine with this many bytes of memory: small enough for some hundreds
-/// of blocks.
+/// of blocks, if a quarter of the memory fits into one value then.
 pub fn fitting_block_size(memory: u64) -> u64 {
-    let size = (memory / BLOCKS_WANTED).max(1).next_power_of_two();
-    size.clamp(BLOCK_SIZE_MIN, BLOCK_SIZE_DEFAULT)
+    let mut size = (memory / BLOCKS_WANTED).max(BLOCK_SIZE_MIN).next_power_of_two();
+    while size < BLOCK_SIZE_DEFAULT && kv_value_max(size) < memory / VALUE_FRACTION {
+        size *= 2;
+    }
+    size.min(BLOCK_SIZE_DEFAULT)
 }
 
 fn check_listen(listen: SocketAddr, insecure: bool) -> CommandResult {

@@ -74,13 +74,17 @@ impl CapacityRequest {
             return None;
         }
         self.lacks = self.lacks.max(bytes);
-        match &self.denied {
+        match self.denial() {
             None => Some(busy(RETRY_CAPACITY_US)),
-            Some((status, why)) if bytes > self.capacity / 2 => {
-                Some(Answer::refuse(*status, why.clone()))
-            }
-            Some(_) => None,
+            denial => denial.filter(|_| bytes > self.capacity / 2),
         }
+    }
+
+    /// The refusal of an operation for which no other block has room either; `None` if the capacity was not
+    /// denied.
+    pub fn denial(&self) -> Option<Answer> {
+        let (status, why) = self.denied.as_ref()?;
+        Some(Answer::refuse(*status, why.clone()))
     }
 
     /// The bytes to request now, with this many in use, and so many expected before the answer: several

@@ -215,6 +215,7 @@ impl Kind {
         match self {
             Kind::File => KindAttributes {
                 relocates: true,
+                enlarges: true,
                 flushes: true,
                 journals: true,
                 demotion: Demotion::Appended,
@@ -223,6 +224,7 @@ impl Kind {
             },
             Kind::Queue => KindAttributes {
                 relocates: true,
+                enlarges: true,
                 flushes: true,
                 demotion: Demotion::Whole,
                 notices: Notices::Items,
@@ -231,6 +233,7 @@ impl Kind {
             Kind::Kv => KindAttributes {
                 splits: true,
                 relocates: true,
+                enlarges: true,
                 flushes: true,
                 demotion: Demotion::Whole,
                 notices: Notices::Keys,

@@ -4,7 +4,7 @@
 //! is the block size. Memory is allocated, shared, and counted towards quotas in units, so that a structure
 //! of little content takes little, and one of much content has few blocks.
 
-use crate::limits::{BLOCK_NAMES_MIN, CAPACITY_STEP, CAPACITY_UNIT};
+use crate::limits::{BLOCK_NAMES_MIN, CAPACITY_HUGE, CAPACITY_STEP, CAPACITY_UNIT};
 
 /// The units of the blocks of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,12 +28,14 @@ impl BlockUnits {
         if self.block_size <= CAPACITY_UNIT { 1 } else { (self.block_size / CAPACITY_UNIT) as u32 }
     }
 
-    /// The least capacity, in units, for this many bytes: 1, 4, 16 and so on, or a whole block.
+    /// The least capacity, in units, for this many bytes: 1, 4, then a huge page times a power of 4, or a
+    /// whole block.
     pub fn capacity_for(self, bytes: u64) -> u32 {
         let whole = self.whole();
         let mut units = 1;
         while units < whole && u64::from(units) * self.bytes() < bytes {
-            units *= CAPACITY_STEP;
+            let next = units * CAPACITY_STEP;
+            units = if next > CAPACITY_STEP { next.max(CAPACITY_HUGE) } else { next };
         }
         units.min(whole)
     }
@@ -56,13 +58,16 @@ mod tests {
     use crate::limits::{BLOCK_SIZE_MIN, KIB, MIB};
 
     #[test]
-    fn capacities_are_powers_of_four_units_or_a_whole_block() {
-        let units = BlockUnits::of(8 * MIB);
-        assert_eq!((units.bytes(), units.whole()), (64 * KIB, 128));
+    fn capacities_are_some_units_or_a_huge_page_times_a_power_of_four_or_a_whole_block() {
+        let units = BlockUnits::of(64 * MIB);
+        assert_eq!((units.bytes(), units.whole()), (64 * KIB, 1024));
         let capacity = |bytes| units.capacity_for(bytes);
         assert_eq!([0, 1, 64 * KIB].map(capacity), [1, 1, 1]);
         assert_eq!([64 * KIB + 1, 256 * KIB].map(capacity), [4, 4]);
-        assert_eq!([4 * MIB, 4 * MIB + 1, 8 * MIB, 9 * MIB].map(capacity), [64, 128, 128, 128]);
+        assert_eq!([256 * KIB + 1, 2 * MIB].map(capacity), [32, 32]);
+        assert_eq!([2 * MIB + 1, 8 * MIB, 9 * MIB].map(capacity), [128, 128, 512]);
+        assert_eq!([32 * MIB + 1, 64 * MIB, 65 * MIB].map(capacity), [1024, 1024, 1024]);
+        assert_eq!(BlockUnits::of(MIB).capacity_for(256 * KIB + 1), 16);
     }
 
     #[test]

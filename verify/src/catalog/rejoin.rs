@@ -19,6 +19,19 @@ pub struct Rejoining {
 }
 
 impl CatalogModel {
+    /// The log does not record capacities: until a server reports, its blocks have their first ones.
+    fn forget_capacities(&mut self) {
+        let mut first = BTreeMap::new();
+        for file in self.cluster.jobs.iter().flat_map(|job| &job.files) {
+            for at in file.held() {
+                let kind = if file.extents.contains(&at) { Kind::Extents } else { file.kind };
+                first.insert(at, self.cluster.first_capacity(kind));
+            }
+        }
+        self.cluster.capacities.values_mut().for_each(|units| *units = 1);
+        self.cluster.capacities.extend(first);
+    }
+
     /// Whether members from before a restart are still awaited: until then no lease ends, and free
     /// blocks are not counted.
     pub fn is_recovering(&self) -> bool {
@@ -35,7 +48,7 @@ impl CatalogModel {
     pub fn restart(&mut self, now: Time, catalog: &Catalog, power: bool) -> Verdict {
         self.cluster.now = now.as_millis();
         self.cluster.away = self.cluster.servers.keys().copied().collect();
-        self.cluster.forget_capacities();
+        self.forget_capacities();
         self.cluster.suspected.clear();
         self.cluster.reporting.clear();
         self.cluster.used.clear();

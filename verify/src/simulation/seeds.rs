@@ -39,7 +39,7 @@ fn the_same_seed_gives_the_same_trace() {
 #[test]
 fn a_run_draws_what_it_is_meant_to_draw() {
     let mut sum = Stats::default();
-    for seed in 1..=60 {
+    for seed in 1..=120 {
         sum.add(&run_seed(seed, OPERATIONS).unwrap());
     }
     // Cases in less than one seed of ten are for longer runs: `simulate --strict`.

@@ -712,17 +712,6 @@ impl Cluster {
         self.capacities.insert(at, units.into());
     }
 
-    /// A controller restarts: the log does not record capacities.
-    pub fn forget_capacities(&mut self) {
-        self.capacities.values_mut().for_each(|units| *units = 1);
-        for file in self.jobs.iter().flat_map(|job| &job.files) {
-            for at in file.held() {
-                let kind = if file.extents.contains(&at) { Kind::Extents } else { file.kind };
-                self.capacities.insert(at, self.first_capacity(kind));
-            }
-        }
-    }
-
     /// Units available to ordinary allocations, and to any; and free whole blocks, whether there is room for
     /// them or it is lent to others.
     pub fn room(&self) -> (u64, u64, u64) {

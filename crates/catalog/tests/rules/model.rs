@@ -19,7 +19,7 @@ use honeycomb_types::limits::{SERVER_LOSS_DEFAULT_MS, SLOT_WIDTH, SLOTS};
 use honeycomb_types::{
     BlockAt, JobId, Kind, PolicyKind, PrefixId, ServerId, TierClass, TierSpec, Verbs,
 };
-use ops::{Level, Op, first, growing, moving, op, second, sharing};
+use ops::{Level, Op, enlarging, first, growing, moving, op, second, sharing};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -74,11 +74,16 @@ impl Both {
     }
 
     fn with_policy(hash_seed: u64, joined_with: u32, policy: PolicyKind) -> Both {
+        Both::with_blocks(hash_seed, joined_with, policy, BLOCK)
+    }
+
+    fn with_blocks(hash_seed: u64, joined_with: u32, policy: PolicyKind, block: u64) -> Both {
         let mut bench = Bench::with_policy(hash_seed, policy);
         bench.log = Some(Vec::new());
         let mut model = Cluster { now: bench.now.as_millis(), ..Cluster::default() };
         let mut ids = Vec::new();
         model.shares.policy = policy;
+        model.block.0 = block;
         // Under a fair policy, both share memory.
         let names = if policy.is_fair() { ["t/one", "two"] } else { ["t/one", "t/two"] };
         let second = if policy.is_fair() { 0 } else { 7 };
@@ -228,6 +233,7 @@ impl Both {
             Op::Stays { server } => self.stays(*server),
             Op::Confirm { block, stale } => self.confirm(*block, *stale),
             Op::Grow { job, file, block } => self.grow(*job, *file, *block),
+            Op::Enlarge { job, file, block, bytes } => self.enlarge(*job, *file, *block, *bytes),
             Op::Seal { job, file, block, length, odd, last } => {
                 let (length, last) = (*length, *last);
                 let seal = Seal { length, bytes: 10 * length + odd, last };
@@ -275,14 +281,15 @@ impl Both {
                 let share = self.model.tenant_shares.entry("t".into()).or_insert((1, 0));
                 *share = (weight.unwrap_or(share.0), soft_blocks.unwrap_or(share.1));
                 let (most, share) = (*most, *share);
-                Ok((most, share.1, self.model.held_of("t")))
+                Ok((most, share.1, self.model.held_of("t").div_ceil(self.model.whole())))
             }
             Level::Job => {
                 own.quota = max_blocks.unwrap_or(own.quota);
                 own.soft = soft_blocks.unwrap_or(own.soft);
                 own.weight = weight.unwrap_or(own.weight);
-                let held = own.held().collect::<Vec<_>>().len() as u64;
-                Ok((own.quota, own.soft, held))
+                let (quota, soft) = (own.quota, own.soft);
+                let held = self.model.units_of(self.model.jobs[j].held());
+                Ok((quota, soft, held.div_ceil(self.model.whole())))
             }
             Level::Prefix => own.change_bound(path, change).map(|(most, soft, id)| {
                 let held = id.map_or(0, |id| self.model.blocks_below(j, id));
@@ -306,12 +313,12 @@ impl Both {
         &mut self,
         expected: Result<T, &'static str>,
         refused: bool,
-        (j, asked): (usize, u64),
+        (j, asked): (usize, (u64, u64)),
     ) -> Result<T, &'static str> {
         let lower = |effect: &Effect| matches!(effect, Effect::LowerBlock { .. });
         let lowering =
             !self.model.tiers.moving().is_empty() || self.bench.effects.iter().any(lower);
-        if refused && expected.is_ok() && self.model.waits(j, (asked, 1), lowering) {
+        if refused && expected.is_ok() && self.model.waits(j, asked, lowering) {
             self.waited += 1;
             return Err("OutOfMemory");
         }
@@ -477,8 +484,8 @@ impl Both {
         let (is_kv, open_existing) = (kind == Kind::Kv, true);
         let (max_items, max_bytes) = (bound % 2, bound / 2);
         let new = NewStructure { path, name, kind, blocks, max_items, max_bytes, open_existing };
-        let asked = u64::from(blocks.max(1));
-        self.look(j, asked);
+        let asked = (u64::from(blocks.max(1)), self.model.first_capacity(kind));
+        self.look(j, asked.0 * asked.1);
         let result = self.bench.make(self.ids[j], new);
         let short = cause(&result) == "OutOfMemory";
         let expected = self.model.making(j, &new);
@@ -533,7 +540,7 @@ impl Both {
     fn join(&mut self, shards: u8, blocks_per_shard: u32, below: u32) {
         self.joined += 1;
         let address = format!("s{}:1", self.joined);
-        let (incarnation, block_size) = (self.joined, BLOCK);
+        let (incarnation, block_size) = (self.joined, self.model.block.0);
         // Some have a store below their disk.
         let store = if below % 3 == 1 { below + 2 } else { 0 };
         let tiers = [
@@ -555,6 +562,7 @@ impl Both {
         };
         let total = shards as u64 * blocks_per_shard as u64;
         assert!(self.model.servers.insert(id, (total, self.model.now)).is_none());
+        self.model.cores.insert(id, shards.into());
         if below > 0 {
             self.model.tiers.below.insert(id, shards as u64 * below as u64);
         }
@@ -669,10 +677,18 @@ fn agree(ops: &[Op]) -> Result<(), TestCaseError> {
 }
 
 fn agree_under(policy: PolicyKind, below: u32, ops: &[Op]) -> Result<(), TestCaseError> {
-    let mut both = Both::with_policy(11, below, policy);
+    agree_with(policy, (below, BLOCK), ops)
+}
+
+fn agree_with(
+    policy: PolicyKind,
+    (below, block): (u32, u64),
+    ops: &[Op],
+) -> Result<(), TestCaseError> {
+    let mut both = Both::with_blocks(11, below, policy, block);
     both.run(ops);
     // INV-35: the key of the tables has no visible effect.
-    let mut again = Both::with_policy(12, below, policy);
+    let mut again = Both::with_blocks(12, below, policy, block);
     again.run(ops);
     prop_assert_eq!(&both.bench.log, &again.bench.log);
     // INV-02, INV-13: when all leases have ended and all frees are confirmed, everything is free.
@@ -700,6 +716,17 @@ proptest! {
     #[test]
     fn blocks_go_down_as_in_the_plain_model(ops in prop::collection::vec(growing(), 1..120)) {
         agree(&ops)?;
+    }
+
+    #[test]
+    fn blocks_grow_in_place_as_in_the_plain_model(
+        ops in prop::collection::vec(prop_oneof![1 => enlarging(), 2 => sharing()], 1..120),
+        policy in 0..3usize,
+        below in prop_oneof![Just(0), Just(9), Just(1)],
+        block in prop_oneof![Just(4 * BLOCK), Just(16 * BLOCK), Just(128 * BLOCK)],
+    ) {
+        let policies = [PolicyKind::FirstCome, PolicyKind::MaxMin, PolicyKind::Karma];
+        agree_with(policies[policy], (below, block), &ops)?;
     }
 
     #[test]

@@ -177,7 +177,7 @@ pub const TABLE: [Setting; 34] = [
         name: "block_size",
         kind: SettingKind::BlockSize,
         default: None,
-        otherwise: "about 1/512 of the memory, 64KiB to 128MiB; for `server` that of the \
+        otherwise: "1/32 to 1/512 of the memory, 64KiB to 128MiB; for `server` that of the \
                     cluster, or 128MiB",
         of: "`start`, `server`",
         help: "Size of a block: a power of two from 64KiB to 1GiB",

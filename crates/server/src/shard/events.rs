@@ -77,6 +77,12 @@ impl BlockSlot {
         out.effects.push(Effect::BlockFailed { structure, at, why });
     }
 
+    /// Gives the block's memory the capacity that the block has. A frozen copy stays as it is.
+    pub(super) fn enlarge_memory(&mut self) {
+        let capacity = (self.owner.capacity as usize).min(self.backing.len());
+        self.backing.enlarge(capacity.max(self.backing.capacity()));
+    }
+
     /// Records the controller's answer to the request for a successor, and returns it with the status for
     /// the block's callers.
     fn successor_answered(&mut self, now: Time, answer: Successor) -> Successor {
@@ -150,6 +156,7 @@ impl Shard {
                 }
                 BlockMessage::Capacity(answer) => {
                     slot.enlarging.answered(now, &answer);
+                    slot.enlarge_memory();
                     let (enlarge, backing) = slot.enlarge();
                     enlarge.capacity(backing, now, answer);
                 }

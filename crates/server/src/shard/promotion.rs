@@ -133,6 +133,7 @@ impl TierWork<'_> {
             IoDone::Read(backing) => {
                 self.tiers.counts.read += backing.len() as u64;
                 slot.backing = backing;
+                slot.enlarge_memory();
                 let copy = slot.residency.promoted().expect("the block was read from its disk");
                 self.tiers.free_copy(copy, self.config.block_size);
                 TierIx::MEMORY

@@ -379,11 +379,12 @@ impl TierWork<'_> {
         overwrites: bool,
     ) -> std::io::Result<Backing> {
         let ShardConfig { block_size, reclaimer, .. } = self.config;
+        let size = (*block_size, owner.capacity as usize);
         let own = tenant_of(owner);
         let tenant = if Bug::MemoryChangesTenant.active() { Tenant(0) } else { own };
         let backing = match self.tiers.stale.pop() {
             Some(backing) if Bug::StaleBytes.active() => return Ok(backing),
-            _ => Backing::map_for(tenant, overwrites, *block_size, reclaimer)?,
+            _ => Backing::map_part(tenant, overwrites, size, reclaimer)?,
         };
         let (used, kind) = (backing.written(), owner.kind);
         assert_eq!(backing.tenant(), Some(own), "INV-04: a {kind} gets memory of another tenant");

@@ -293,6 +293,7 @@ impl TierWork<'_> {
         });
         let Some((tier, disk_slot, read, sums)) = read else {
             slot.backing = backing;
+            slot.enlarge_memory();
             slot.residency.reads_back(None, stay);
             return;
         };
@@ -377,6 +378,7 @@ impl TierWork<'_> {
                 backing
             }
         };
+        slot.enlarge_memory();
         slot.backing.taken_as_read();
         if floor == 0 {
             heats(self.blocks, self.out, now, index, length);

@@ -50,7 +50,10 @@ impl Table {
         {
             return Err(answer);
         }
-        Err(self.overflow.refuse(gross, free.saturating_sub(reserve), self.heap.size))
+        let refusal = self.overflow.refuse(gross, free.saturating_sub(reserve), self.heap.size);
+        // A block that cannot be divided could hold it with a larger capacity.
+        let is_full = refusal.status == Status::BlockFull;
+        Err(self.capacity.denial().filter(|_| is_full).unwrap_or(refusal))
     }
 
     /// Allocates an extent for a value. `replaces` bytes will be released when it is stored.

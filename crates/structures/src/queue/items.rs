@@ -11,6 +11,7 @@ pub(super) const PLACE: usize = 4;
 /// Items in the order in which they were put, numbered from 0 within the block. Their bytes grow from the
 /// start of the block, and the directory of their ends grows from the end of its capacity.
 pub(super) struct ItemLog {
+    /// The end of the directory.
     size: usize,
     /// The items' bytes; each payload in progress with the lengths of its items.
     pieces: Pieces<Vec<u32>>,
@@ -30,6 +31,8 @@ pub(super) struct ItemCounts {
     pub base: u64,
     pub count: u64,
     pub put_bytes: u64,
+    /// The end of the directory.
+    pub size: u64,
 }
 
 impl ItemLog {
@@ -48,6 +51,12 @@ impl ItemLog {
             let to = self.places(all);
             block.copy_within(from, to.start);
         }
+    }
+
+    /// Bytes of the block that it uses.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.size
     }
 
     /// Items that were ever put into the block.
@@ -228,10 +237,16 @@ impl ItemLog {
             base: self.base,
             count: self.count as u64,
             put_bytes: self.put_bytes,
+            size: self.size as u64,
         }
     }
 
-    /// Whether the counters of another block can be those of a block of this size, with the directory that
+    /// An empty log whose directory ends where that of another block did, which has sent it.
+    pub fn like(counts: &ItemCounts) -> ItemLog {
+        ItemLog::new(counts.size as usize)
+    }
+
+    /// Whether the counters of another block can be those of a log of this size, with the directory that
     /// has arrived: its ends ascend, and the last one is the end of the bytes.
     pub fn fits(&self, block: &impl Bytes, counts: &ItemCounts) -> bool {
         let (size, committed) = (self.size as u64, counts.committed);

@@ -110,12 +110,18 @@ impl Ops for QueueBlock {
             let received = self.segment.receive(block, operation, payload);
             return Outcome::Done(received.unwrap_or_else(|refusal| refusal));
         }
+        let keeps_layout = self.segment.is_sending();
         let segment = match self.segment.serve(operation.op.mutates() != Mutates::No) {
             Ok(segment) => segment,
             Err(answer) => return Outcome::Done(answer),
         };
         let outcome = match operation.op {
-            Op::QueuePut => segment.put(block, operation, payload),
+            Op::QueuePut => {
+                if !keeps_layout {
+                    segment.use_capacity(block);
+                }
+                segment.put(block, operation, payload)
+            }
             Op::QueueGet => match segment.get(block, operation) {
                 Ok(outcome) => outcome,
                 Err(refusal) => Outcome::Done(refusal),
@@ -158,7 +164,12 @@ impl Streaming for QueueBlock {
         length: usize,
     ) -> Result<(), Answer> {
         assert_eq!(operation.op, Op::QueuePut, "only a put carries a payload");
-        let promised = self.segment.serve(true)?.promise(operation, length);
+        let keeps_layout = self.segment.is_sending();
+        let segment = self.segment.serve(true)?;
+        if !keeps_layout {
+            segment.use_capacity(block);
+        }
+        let promised = segment.promise(operation, length);
         if promised.is_err() {
             // The operation may have sealed the block.
             self.settle(block, operation.now);
@@ -195,9 +206,8 @@ impl Enlarge for QueueBlock {
         self.segment.content_mut().wants_capacity(expected)
     }
 
-    fn capacity(&mut self, block: &mut Backing, now: Time, answer: Capacity) {
-        self.segment.content_mut().set_capacity(block, answer);
-        self.settle(block, now);
+    fn capacity(&mut self, _block: &mut Backing, _now: Time, answer: Capacity) {
+        self.segment.content_mut().set_capacity(answer);
     }
 }
 

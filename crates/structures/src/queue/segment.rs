@@ -113,8 +113,12 @@ impl QueueSegment {
             return Err(busy(RETRY_FILLS_US));
         }
         let needed = bytes + PLACE * lengths.len();
-        if needed <= self.capacity.bytes() - self.items.used() {
+        if needed <= self.items.size() - self.items.used() {
             return Ok(());
+        }
+        if self.items.size() < self.capacity.bytes() {
+            // A larger capacity is used when the block has been sent.
+            return Err(busy(RETRY_FILLS_US));
         }
         if let Some(answer) = self.capacity.refuse(needed) {
             return Err(answer);
@@ -139,11 +143,19 @@ impl QueueSegment {
         self.capacity.may_grow()
     }
 
-    /// The controller's answer to such a request.
-    pub fn set_capacity(&mut self, block: &mut Backing, answer: Capacity) {
+    /// The controller's answer to such a request. The items use the capacity at the next put, because the
+    /// block may be in a lower tier now.
+    pub fn set_capacity(&mut self, answer: Capacity) {
         if self.capacity.answered(answer) {
-            self.items.enlarge(block, self.capacity.bytes());
             self.tail.request().set_capacity(self.capacity.bytes());
+        }
+    }
+
+    /// Lets the items use the whole capacity; before a put, of a block whose bytes may move.
+    pub fn use_capacity(&mut self, block: &mut Backing) {
+        let capacity = self.capacity.bytes();
+        if self.items.size() < capacity {
+            self.items.enlarge(block, capacity);
         }
     }
 

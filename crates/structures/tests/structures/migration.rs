@@ -393,9 +393,9 @@ fn receive_state(to: &mut Driver<QueueBlock>, state: &[u8], bytes: u64) -> Statu
 #[test]
 fn queue_state_that_contradicts_itself_is_refused() {
     let (mut b, state, bytes) = queue_to_receive();
-    let [committed, base, count, head, put_bytes, gone, gone_bytes] =
+    let [committed, base, count, head, put_bytes, gone, gone_bytes, size] =
         std::array::from_fn(|field| 8 * field);
-    let (ahead, ahead_bytes, reserved, deliveries) = (57, 65, 83, 99);
+    let (ahead, ahead_bytes, reserved, deliveries) = (65, 73, 91, 107);
     assert_eq!(state.len(), deliveries + 4, "one item is reserved");
     let changes = [
         (committed, 9),
@@ -417,6 +417,10 @@ fn queue_state_that_contradicts_itself_is_refused() {
         (gone_bytes, 0),
         (gone_bytes, 2),
         (gone_bytes, u64::MAX),
+        (size, 0),
+        (size, SIZE as u64 - 1),
+        (size, SIZE as u64 + 1),
+        (size, u64::MAX),
         (ahead, u64::MAX),
         (ahead_bytes, u64::MAX),
         (reserved, 0),

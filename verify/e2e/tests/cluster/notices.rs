@@ -106,6 +106,9 @@ fn notice_of(reply: &Reply) -> Option<(u64, u32, Notice)> {
 fn a_notice_is_never_before_its_change() {
     let setup = Setup::new(1 << 20);
     let log = file(&setup.client, &setup.job, "a:log");
+    // The capacity of the block is large enough from here on.
+    log.append(&[7; LARGE]).unwrap();
+    let start = LARGE as u64;
     let mut listener = setup.listener("log");
     assert_eq!(listener.subscribe(1, kinds::ALL, Filter::All), 0);
     let mut writer = setup.listener("log");
@@ -121,10 +124,10 @@ fn a_notice_is_never_before_its_change() {
     header.request = small.raw.number();
     small.raw.send(&frame(header, &[], b"small"));
     listener.expect_silence();
-    assert_eq!(log.size().unwrap(), 0);
+    assert_eq!(log.size().unwrap(), start);
     writer.raw.send(rest);
     let mut reader = setup.listener("log");
-    for (number, offset, length) in [(1, 0, LARGE as u64), (2, LARGE as u64, 5)] {
+    for (number, offset, length) in [(1, start, LARGE as u64), (2, 2 * start, 5)] {
         assert_eq!(listener.next_change(), (number, Change::Append { offset, length }));
         // A notified client can read the change at once.
         let mut range = Vec::new();
@@ -132,10 +135,10 @@ fn a_notice_is_never_before_its_change() {
         let read = data_header(Op::FileRead, reader.at, reader.grant, 0);
         assert_eq!(reader.raw.request(read, &range, &[]).payload.len(), 1);
     }
-    assert_eq!(writer.raw.reply().header.value, 0);
-    assert_eq!(small.raw.reply().header.value, LARGE as u64);
+    assert_eq!(writer.raw.reply().header.value, start);
+    assert_eq!(small.raw.reply().header.value, 2 * start);
     log.seal().unwrap();
-    let length = LARGE as u64 + 5;
+    let length = 2 * start + 5;
     assert_eq!(listener.next_change(), (3, Change::Seal { length }));
     listener.expect_silence();
 }

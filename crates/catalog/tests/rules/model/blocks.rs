@@ -4,7 +4,7 @@
 use super::reference::{File, Place};
 use super::{Both, cause, outcome};
 use honeycomb_catalog::{Command, Reply, Seal};
-use honeycomb_types::{BlockAt, Kind, StructureId};
+use honeycomb_types::{BlockAt, BlockUnits, Kind, StructureId};
 
 impl Both {
     /// A present or former block of a file or a queue sends a report.
@@ -24,10 +24,12 @@ impl Both {
 
     pub fn grow(&mut self, j: usize, file: usize, block: usize) {
         let Some((place, structure, at)) = self.speaker(j, file, block) else { return };
-        self.look(j, 1);
+        let last = self.model.file(place).chain.last().copied();
+        let asked = (1, self.model.units(last.expect("a file has a block")));
+        self.look(j, asked.1);
         let result = self.bench.run(Command::GrowStructure { structure, at });
         let expected = self.model.growth(place, at);
-        let expected = self.or_waits(expected, cause(&result) == "OutOfMemory", (j, 1));
+        let expected = self.or_waits(expected, cause(&result) == "OutOfMemory", (j, asked));
         let prefix = (j, self.model.file(place).prefix);
         self.asks(Some(prefix), cause(&result) == "OutOfMemory");
         assert_eq!(cause(&result), outcome(&expected));
@@ -36,6 +38,33 @@ impl Both {
         let fresh = !self.model.file(place).chain.contains(&entry.at);
         assert!(growth.successor.map_or(fresh, |known| known == entry.at), "INV-20: {entry:?}");
         self.model.grow(place, entry.at);
+    }
+
+    pub fn enlarge(&mut self, j: usize, file: usize, block: usize, bytes: u64) {
+        let files = &self.model.jobs[j].files;
+        let Some(f) = (file % files.len().max(1)..files.len()).next() else { return };
+        let blocks: Vec<BlockAt> = files[f].held().into_iter().collect();
+        let Some(&at) = blocks.get(block % blocks.len().max(1)) else { return };
+        let (place, structure) = ((j, f), files[f].id);
+        self.hear(at);
+        let units = BlockUnits::of(self.model.block.0).capacity_for(bytes);
+        let more = u64::from(units).saturating_sub(self.model.units(at));
+        self.look(j, more);
+        let result = self.bench.run(Command::GrowBlock { structure, at, bytes });
+        let expected = self.model.larger(place, at, bytes);
+        let short = cause(&result) == "OutOfMemory";
+        let asker = (j, self.model.file(place).prefix);
+        self.asks((more > 0).then_some(asker), short);
+        // Memory that is left belongs to holders within their share.
+        let fair = self.model.shares.policy.is_fair();
+        if fair && short && expected.is_ok() && !self.model.is_within_share(j, more) {
+            return;
+        }
+        assert_eq!(cause(&result), outcome(&expected), "{at:?} of {:?}", self.model.file(place));
+        if let (Ok(Reply::Capacity { bytes }), Ok(units)) = (result, expected) {
+            self.model.holds(at, bytes);
+            assert_eq!(self.model.units(at), units, "INV-60");
+        }
     }
 
     pub fn seal(&mut self, j: usize, file: usize, block: usize, seal: Seal) {

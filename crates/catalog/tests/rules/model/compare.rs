@@ -25,8 +25,9 @@ impl Both {
                     let asked = self.model.lowers(at, tier, self.asker);
                     assert_eq!(asked, Ok(()), "{:?}", self.op);
                 }
-                Effect::OpenBlock { server, at, tier, .. } => {
+                Effect::OpenBlock { server, at, tier, capacity, .. } => {
                     self.model.tiers.put(at, (tier, tier));
+                    self.model.holds(at, capacity);
                     assert_eq!(server, at.block.server());
                     assert!(self.open.iter().all(|other| other.block != at.block), "INV-01");
                     assert!(at.epoch.0 > self.last_epoch, "INV-01: epochs grow");

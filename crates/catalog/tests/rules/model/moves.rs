@@ -67,22 +67,22 @@ impl Both {
         let (actor, job, structure) = (Actor::driver(self.ids[j]), self.ids[j], file.id);
         let blocks: Vec<BlockId> = file.extents.iter().take(full).map(|at| at.block).collect();
         let command = Command::ExtentBlocks { actor, job, structure, bytes, full: &blocks };
-        self.look(j, 1);
+        self.look(j, self.model.whole());
         let result = self.bench.run(command);
         let used = |at: &BlockAt| self.model.used.get(at).copied().unwrap_or_default();
-        let room = file.extents.iter().filter(|at| used(at) + bytes <= 65_536);
+        let room = file.extents.iter().filter(|at| used(at) + bytes <= self.model.block.0);
         let best = room.filter(|at| !blocks.contains(&at.block));
         let best = best.filter(|at| self.model.takes_blocks(at.block.server()));
         // In a lower tier, or on its way there, it accepts nothing.
         let best = best.filter(|at| self.model.tiers.place(**at) == Default::default());
         let best = best.max_by_key(|at| (used(at), at.block)).copied();
         let expected = match best {
-            _ if bytes > 8192 => Err("InvalidArgument"),
+            _ if bytes > self.model.block.0 / 8 => Err("InvalidArgument"),
             _ if bytes == 0 || best.is_some() => Ok(()),
-            _ => self.model.may_take(j, &file.counts, (1, 1)),
+            _ => self.model.may_take(j, &file.counts, (1, self.model.whole())),
         };
         assert_eq!(cause(&result), outcome(&expected), "{file:?}");
-        if bytes > 0 && bytes <= 8192 && best.is_none() {
+        if bytes > 0 && bytes <= self.model.block.0 / 8 && best.is_none() {
             self.asks(Some((j, file.prefix)), cause(&result) == "OutOfMemory");
         }
         let Ok(Reply::Extents(entries)) = result else { return };
@@ -116,7 +116,7 @@ impl Both {
         }
         self.hear(at);
         let structure = self.model.jobs[j].files[f].id;
-        self.look(j, 1);
+        self.look(j, self.model.units(at));
         let result = self.bench.run(Command::BeginMove { structure, at, start, way });
         let expected = self.model.giving((j, f), at, start, way);
         let prefix = self.model.jobs[j].files[f].prefix;

@@ -114,6 +114,12 @@ pub enum Op {
         file: usize,
         block: usize,
     },
+    Enlarge {
+        job: usize,
+        file: usize,
+        block: usize,
+        bytes: u64,
+    },
     Seal {
         job: usize,
         file: usize,
@@ -272,6 +278,16 @@ fn soft() -> impl Strategy<Value = Op> {
         soft,
         weight,
     })
+}
+
+/// Blocks that need a larger capacity.
+pub fn enlarging() -> impl Strategy<Value = Op> {
+    (0..2usize, 0..6usize, 0..6usize, 16..24u32, -1..2i64).prop_map(
+        |(job, file, block, octave, beside)| {
+            let bytes = (1u64 << octave).saturating_add_signed(beside);
+            Op::Enlarge { job, file, block, bytes }
+        },
+    )
 }
 
 /// Two jobs that fill memory with their files, some of whose blocks are demoted.

@@ -22,7 +22,7 @@ impl QueueSegment {
                 None => runs.push(item..item + 1),
             }
         }
-        let size = self.capacity.bytes();
+        let size = self.items.size();
         Snapshot::items(self.items.extent(), move |bytes, out| {
             let end_of = |item: usize| {
                 let place = &bytes[size - PLACE * (item + 1)..size - PLACE * item];

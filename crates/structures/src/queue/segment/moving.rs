@@ -41,10 +41,10 @@ impl Migrate for QueueSegment {
 
     fn image(&self, now: Time) -> Vec<u8> {
         let mut out = Vec::new();
-        let ItemCounts { committed, base, count, put_bytes } = self.items.counts();
+        let ItemCounts { committed, base, count, put_bytes, size } = self.items.counts();
         let (taken, taken_bytes) = self.deliveries.taken();
         let head = self.deliveries.head() as u64;
-        for number in [committed, base, count, head, put_bytes, taken, taken_bytes] {
+        for number in [committed, base, count, head, put_bytes, taken, taken_bytes, size] {
             number.put(&mut out);
         }
         let ahead = self.bound.ahead();
@@ -65,11 +65,16 @@ impl Migrate for QueueSegment {
 
     fn restore(&mut self, block: &Backing, now: Time, image: &[u8]) -> Result<(), Answer> {
         let image = QueueImage::get(image)?;
-        image.check(&self.items, block)?;
+        if image.counts.size > self.capacity.bytes() as u64 {
+            return Err(broken("the items need more bytes than the block has"));
+        }
+        let log = ItemLog::like(&image.counts);
+        image.check(&log, block)?;
         let QueueImage { counts, head, taken, ahead, tail, mut reserved } = image;
         if Bug::RelocateForgetsReserved.active() {
             reserved.clear();
         }
+        self.items = log;
         self.items.restore(&counts);
         self.deliveries.restore(now, head as usize, taken, reserved);
         self.bound.restore_ahead(ahead);
@@ -112,12 +117,12 @@ struct QueueImage {
 impl QueueImage {
     fn get(image: &[u8]) -> Result<QueueImage, Answer> {
         let mut from = Reader::new(image);
-        let mut numbers = [0u64; 7];
+        let mut numbers = [0u64; 8];
         for number in &mut numbers {
             *number = u64::get(&mut from)?;
         }
-        let [committed, base, count, head, put_bytes, taken, taken_bytes] = numbers;
-        let counts = ItemCounts { committed, base, count, put_bytes };
+        let [committed, base, count, head, put_bytes, taken, taken_bytes, size] = numbers;
+        let counts = ItemCounts { committed, base, count, put_bytes, size };
         let known = bool::get(&mut from)?;
         let ahead = (u64::get(&mut from)?, u64::get(&mut from)?);
         let tail = TailImage::get(&mut from)?;
@@ -134,7 +139,7 @@ impl QueueImage {
     /// Refuses a state that the operations of a queue cannot lead to, with the directory in the block: they
     /// rely on all of this.
     fn check(&self, log: &ItemLog, block: &Backing) -> Result<(), Answer> {
-        let ItemCounts { committed, base, count, put_bytes } = self.counts;
+        let ItemCounts { committed, base, count, put_bytes, .. } = self.counts;
         let (ahead, ahead_bytes) = self.ahead.unwrap_or_default();
         if [base, put_bytes, ahead, ahead_bytes].into_iter().any(|counted| counted > COUNTED) {
             return Err(broken("a queue has counted more items or bytes than there can be"));

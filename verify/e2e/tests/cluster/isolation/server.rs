@@ -561,13 +561,23 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
         }
         _ => vec![9; LARGE + payload.len()],
     };
-    let mut header = data_header(op, held.at, grant, 2);
-    header.request = raw.number();
-    let bytes = frame(header, &args, &payload);
-    let (first, rest) = bytes.split_at(bytes.len() - LARGE / 2);
-    raw.send(first);
-    raw.send(rest);
-    let reply = raw.reply();
+    let mut send = || {
+        let mut header = data_header(op, held.at, grant, 2);
+        header.request = raw.number();
+        let bytes = frame(header, &args, &payload);
+        let (first, rest) = bytes.split_at(bytes.len() - LARGE / 2);
+        raw.send(first);
+        raw.send(rest);
+        raw.reply()
+    };
+    let mut reply = send();
+    // The capacity of the block grows first.
+    for _ in 0..100_000 {
+        if reply.status() != Status::Busy {
+            break;
+        }
+        reply = send();
+    }
     let expected = if small_only(op) { Status::ValueTooLarge } else { Status::Ok };
     assert_eq!(reply.status(), expected, "a large {op:?}: {}", reply.message());
 }
