@@ -118,6 +118,8 @@ pub struct Backing {
     chunks_from: usize,
     /// How often chunks went to the reserve.
     recycled: u8,
+    /// Whether the memory may begin with any content of its tenant.
+    used: bool,
     pins: Vec<(Range<usize>, Weak<()>)>,
 }
 
@@ -155,7 +157,9 @@ impl Backing {
             }
             None => (Backing::new_pages(length, capacity)?, 0),
         };
-        Ok(Backing::over(raw, written, capacity, Some(tenant), reclaimer))
+        let mut backing = Backing::over(raw, written, capacity, Some(tenant), reclaimer);
+        backing.used = used;
+        Ok(backing)
     }
 
     /// The tenant whose memory this is, with its content after it was freed (INV-04).
@@ -223,12 +227,31 @@ impl Backing {
         if self.mapping.raw.is_none() || before == capacity {
             return;
         }
+        let is_small = before < HUGE_PAGE && capacity >= HUGE_PAGE;
+        if is_small && self.continue_in_freed() {
+            return;
+        }
         self.mapping.reclaimer.maps(capacity - before);
         self.mapping.capacity.store(capacity, Relaxed);
-        if length >= HUGE_FROM && before < HUGE_PAGE && capacity >= HUGE_PAGE {
+        if is_small && length >= HUGE_FROM {
             self.use_huge_pages();
             self.chunks_from = self.first_chunk();
         }
+    }
+
+    /// Copies a block of small pages into memory of its size and capacity that its tenant has freed, if
+    /// there is some: that is resident already. Pins keep the old memory.
+    fn continue_in_freed(&mut self) -> bool {
+        let in_memory = self.used && self.floor == 0;
+        let Some(tenant) = self.mapping.tenant.filter(|_| in_memory) else { return false };
+        let (reclaimer, size) = (self.mapping.reclaimer.clone(), (self.length, self.capacity));
+        let Some(Used { raw, written, owner }) = reclaimer.take(tenant, size) else { return false };
+        assert_eq!(owner, tenant, "INV-04: memory of a tenant is reused for another one");
+        let mut new = Backing::over(raw, written, self.capacity, Some(tenant), &reclaimer);
+        let content = self.written();
+        new.slice_mut(0..content).copy_from_slice(self.slice(0..content));
+        (self.mapping, self.chunks_from) = (new.mapping.clone(), new.chunks_from);
+        true
     }
 
     /// Replaces the small pages of the block's beginning by a huge page, unless they are pinned.
@@ -255,6 +278,7 @@ impl Backing {
             changed: false,
             chunks_from: usize::MAX,
             recycled: 0,
+            used: false,
             pins: Vec::new(),
         }
     }
@@ -869,6 +893,57 @@ mod tests {
         drop(filled(ONE, 65536, 7, &reclaimer));
         drop(reclaimer);
         running.join().unwrap();
+    }
+
+    const BLOCK: usize = 8 << 20;
+
+    fn part(capacity: usize, reclaimer: &Reclaimer) -> Backing {
+        Backing::map_part(ONE, true, (BLOCK, capacity), reclaimer).unwrap()
+    }
+
+    #[test]
+    #[cfg(not(miri))] // which cannot move pages
+    fn block_that_is_enlarged_keeps_its_bytes_and_is_zero_behind_them() {
+        for pinned in [false, true] {
+            let mut b = part(65536, &Reclaimer::inline());
+            b.slice_mut(0..65536).fill(7);
+            let pin = pinned.then(|| b.pin(1..3));
+            for capacity in [256 << 10, 2 << 20, BLOCK] {
+                b.enlarge(capacity);
+                assert!(b.slice(0..65536).iter().all(|byte| *byte == 7), "{capacity}");
+                assert!(b.slice(65536..capacity).iter().all(|byte| *byte == 0), "{capacity}");
+            }
+            assert!(pin.is_none_or(|pin| pin.bytes() == [7, 7]));
+            b.slice_mut(BLOCK - 1..BLOCK)[0] = 1;
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "INV-60")]
+    fn bytes_beyond_the_capacity_cannot_be_written() {
+        part(65536, &Reclaimer::inline()).slice_mut(65535..65537);
+    }
+
+    /// INV-04, INV-32: memory counts up to its capacity, and a block that grows continues in memory that
+    /// its tenant has freed.
+    #[test]
+    #[cfg_attr(miri, ignore = "looks at every byte of many pages, which takes Miri minutes")]
+    fn block_that_grows_continues_in_freed_memory_of_its_tenant_alone() {
+        let (reclaimer, _worker) = Reclaimer::with_worker(BLOCK, 3 * BLOCK, None);
+        drop(filled(ONE, BLOCK, 9, &reclaimer));
+        let mut other = Backing::map_part(Tenant(2), true, (BLOCK, 65536), &reclaimer).unwrap();
+        assert!(reclaimer.has_freed(ONE, BLOCK) && !reclaimer.has_freed(Tenant(2), BLOCK));
+        other.enlarge(BLOCK);
+        assert_eq!(other.slice(BLOCK - 1..BLOCK)[0], 0, "of another tenant");
+        let mut b = part(65536, &reclaimer);
+        b.slice_mut(0..3).copy_from_slice(b"abc");
+        let pin = b.pin(0..3);
+        b.enlarge(BLOCK);
+        assert_eq!((b.slice(0..3), pin.bytes()), (&b"abc"[..], &b"abc"[..]));
+        assert_eq!((b.slice(BLOCK - 1..BLOCK)[0], reclaimer.keeps()), (9, 0));
+        assert!(!reclaimer.has_freed(ONE, BLOCK));
+        drop((b, pin, other));
+        assert!(reclaimer.keeps() <= BLOCK, "no more is kept");
     }
 
     #[test]

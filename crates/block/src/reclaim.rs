@@ -353,6 +353,15 @@ impl Reclaimer {
         }
     }
 
+    /// Whether the tenant has just freed a whole block of this length.
+    pub fn has_freed(&self, tenant: Tenant, length: usize) -> bool {
+        let Some(Handle(common)) = self.0.as_deref() else { return false };
+        let is_whole = |kept: &FreedMemory| {
+            kept.tenant == tenant && (kept.raw.len(), kept.capacity) == (length, length)
+        };
+        common.lock().kept.iter().any(is_whole)
+    }
+
     /// The mapping of this length and capacity that the tenant freed last, with its content.
     pub(crate) fn take(&self, tenant: Tenant, size: (usize, usize)) -> Option<Used> {
         let mut state = self.0.as_deref()?.0.lock();

@@ -4,12 +4,17 @@ use super::agenda::Agenda;
 use super::lifecycle::BlockSeal;
 use super::outbox::Outbox;
 use super::residency::MemoryRoom;
-use super::{BlockOwner, BlockSlot, Effect, Shard};
+use super::tiers::tenant_of;
+use super::{BlockOwner, BlockSlot, Effect, Shard, ShardConfig};
 use crate::refusals::expired;
 use honeycomb_structures::{Capacity, Event, Successor};
+use honeycomb_types::limits::{CAPACITY_STEP, CAPACITY_UNIT};
 use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::{Malformed, Status};
+
+/// A block that needs more bytes than this may get a whole block's memory at once.
+const CONTINUES_FROM: usize = (CAPACITY_STEP as u64 * CAPACITY_UNIT) as usize;
 
 /// Operations of one batch are inspected together until they have changed 1 / this of a block.
 const LOOK_FRACTION: usize = 256;
@@ -281,7 +286,12 @@ impl Shard {
             && let Some(enlarge) = slot.structure.enlarge()
             && let Some(bytes) = enlarge.wants_capacity(expected)
         {
-            out.effects.push(Effect::Enlarge { structure, at, bytes: bytes as u64 });
+            // A job that has just freed a whole block continues in its memory, which is resident.
+            let ShardConfig { block_size, reclaimer, .. } = &self.config;
+            let large = bytes > CONTINUES_FROM && bytes < *block_size;
+            let freed = large && reclaimer.has_freed(tenant_of(&slot.owner), *block_size);
+            let bytes = if freed { *block_size } else { bytes } as u64;
+            out.effects.push(Effect::Enlarge { structure, at, bytes });
         }
         if let Some(growth) = slot.structure.growth() {
             growth.expect_bytes(expected);

@@ -37,6 +37,8 @@ const EFFORT: usize = 8;
 /// The extents of a block with their owners.
 pub(super) struct Heap {
     pub size: usize,
+    /// The block size.
+    most: usize,
     pub region_max: usize,
     pub arena: Arena,
     pub regions: Regions,
@@ -44,17 +46,20 @@ pub(super) struct Heap {
     pub(super) shrink: Shrink,
 }
 
-/// The size of regions, in a heap of this size, from which they are divided.
-fn region_max(size: usize) -> usize {
-    (size / REGION_FRACTION).clamp(REGION_MIN as usize, REGION_MAX as usize)
+/// The size of regions from which they are divided, in a heap of this size that may grow to `most` bytes: a
+/// part of a whole block, and at most an eighth of the heap.
+fn region_max(size: usize, most: usize) -> usize {
+    let (min, max) = (REGION_MIN as usize, REGION_MAX as usize);
+    (most / REGION_FRACTION).clamp(min, max).min((size / 8).max(min))
 }
 
 impl Heap {
-    /// A heap with one empty region.
-    pub fn new(size: usize) -> Heap {
+    /// A heap with one empty region, in a block of `most` bytes.
+    pub fn new(size: usize, most: usize) -> Heap {
         Heap {
             size,
-            region_max: region_max(size),
+            most,
+            region_max: region_max(size, most),
             arena: Arena::new(size),
             regions: Regions::new(),
             values: LargeValues::default(),
@@ -65,7 +70,7 @@ impl Heap {
     /// Takes more bytes of the block.
     pub fn enlarge(&mut self, size: usize) {
         self.arena.enlarge(size);
-        (self.size, self.region_max) = (size, region_max(size));
+        (self.size, self.region_max) = (size, region_max(size, self.most));
     }
 
     /// Bytes in use or reserved, with the bookkeeping.

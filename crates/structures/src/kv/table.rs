@@ -49,11 +49,11 @@ pub(super) struct Table {
 
 impl Table {
     pub fn new(capacity: CapacityRequest, start: u64) -> Table {
-        let size = capacity.bytes();
+        let (size, most) = (capacity.bytes(), capacity.most());
         Table {
             capacity,
             map: RangeMap::new(start, 0),
-            heap: Heap::new(size),
+            heap: Heap::new(size, most),
             overflow: Overflow::default(),
             regions_max: size / REGION_MIN as usize,
             length: 0,
