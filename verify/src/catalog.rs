@@ -4,6 +4,7 @@
 //!
 //! The collections are those of the catalog's own property test: one model with two users.
 
+mod capacities;
 mod drain;
 mod extents;
 mod lots;
@@ -19,7 +20,7 @@ use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Command, Effect as Order, NewStructure, Opened, PrefixOptions,
     PrefixState, Reply, Seal,
 };
-use honeycomb_types::{BlockAt, BlockUnits, JobId, PrefixId, ServerId, StructureId, Time, Way};
+use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, Time, Way};
 use reference::{
     BlockSize, Cluster, File, Imports, Job, Life, Outcome, Place, Prefix, Verdict, cause, require,
 };
@@ -81,29 +82,10 @@ impl CatalogModel {
         let Some((j, _)) = self.asker_of(command).filter(|_| !self.is_recovering()) else {
             return Ok(());
         };
-        let asked = match *command {
-            Command::CreateStructure { structure, .. } => {
-                u64::from(structure.blocks.max(1)) * self.cluster.first_capacity(structure.kind)
-            }
-            Command::ShortOf { units } => units.into(),
-            Command::GrowBlock { at, bytes, .. } => {
-                let units = BlockUnits::of(self.cluster.block.0).capacity_for(bytes);
-                u64::from(units).saturating_sub(self.cluster.units(at))
-            }
-            Command::GrowStructure { structure, .. } => self.last_capacity(structure),
-            Command::BeginMove { at, .. } => self.cluster.units(at),
-            _ => self.cluster.whole(),
-        };
+        let asked = self.units_asked(command);
         let asks = Some((j, asked));
         let told = catalog.sharing(now, Some((self.jobs[j], asked)));
         self.cluster.look(told, asks)
-    }
-
-    /// The capacity of a structure's last block, which its successor gets.
-    fn last_capacity(&self, structure: StructureId) -> u64 {
-        let place = self.cluster.find(structure);
-        let last = place.and_then(|place| self.cluster.file(place).chain.last().copied());
-        last.map_or(self.cluster.whole(), |at| self.cluster.units(at))
     }
 
     /// A prefix within its share is refused blocks in a lower tier, to wait for memory.
@@ -679,35 +661,6 @@ impl CatalogModel {
         })?;
         self.cluster.grow(place, entry.at);
         Ok(())
-    }
-
-    /// A block requests a larger capacity.
-    fn enlarge(
-        &mut self,
-        structure: StructureId,
-        at: BlockAt,
-        bytes: u64,
-        reply: &Result<Reply, CatalogError>,
-    ) -> Verdict {
-        self.cluster.hear(at.block.server());
-        let Some(place) = self.cluster.find(structure) else {
-            return require(reply.is_err(), || format!("{structure} is gone, and {at:?} grows"));
-        };
-        let expected = self.cluster.larger(place, at, bytes);
-        let units = expected.unwrap_or_default().saturating_sub(self.cluster.units(at));
-        // Memory that is left belongs to holders within their share.
-        let leaves = self.cluster.shares.policy.is_fair()
-            && matches!(reply, Err(CatalogError::OutOfMemory { .. }))
-            && !self.cluster.is_within_share(place.0, units);
-        if leaves && expected.is_ok() {
-            return Ok(());
-        }
-        agree("a larger capacity", reply, &expected)?;
-        let (Ok(Reply::Capacity { bytes }), Ok(units)) = (reply, expected) else { return Ok(()) };
-        self.cluster.holds(at, *bytes);
-        require(self.cluster.units(at) == units, || {
-            format!("{at:?} has {bytes} bytes, and should have {units} units (INV-60)")
-        })
     }
 
     fn seal(

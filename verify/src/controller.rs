@@ -1,6 +1,7 @@
 //! The controller of the world: the production catalog, the links to its servers, and the requests
 //! that wait for blocks to open, as in `crates/controller`. The plain model judges every command.
 
+mod capacities;
 mod members;
 mod questions;
 
@@ -529,23 +530,7 @@ impl World {
         let ix = server.controller() as usize;
         match effect {
             Effect::Enlarge { structure, at, bytes } => {
-                let answer = match self.command(ix, Command::GrowBlock { structure, at, bytes }) {
-                    Ok(Reply::Capacity { bytes }) => {
-                        self.reach("block grown in place");
-                        Capacity::Granted(bytes as usize)
-                    }
-                    Ok(other) => panic!("a larger capacity was answered with {other:?}"),
-                    Err(e) if !again && self.borrows(ix, &e) => {
-                        return self.park(server, effect);
-                    }
-                    Err(e) => {
-                        if matches!(e, CatalogError::OutOfMemory(_)) {
-                            self.reach("larger capacity denied for memory");
-                        }
-                        Capacity::Denied(status_of(&e), e.to_string())
-                    }
-                };
-                self.tell_server(server, Told::Message(at, BlockMessage::Capacity(answer)));
+                self.enlarge_asked(server, (structure, at, bytes), again);
             }
             Effect::Grow { structure, at } => {
                 match self.command(ix, Command::GrowStructure { structure, at }) {

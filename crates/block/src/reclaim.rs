@@ -321,8 +321,8 @@ impl Reclaimer {
         }
     }
 
-    /// Takes an unused mapping, of which this many bytes may be resident and its block could use so many. If no byte is resident,
-    /// or without a tenant, the mapping cannot be reused.
+    /// Takes an unused mapping, of which `written` bytes may be resident, and of which its block could
+    /// use `capacity`. If no byte is resident, or without a tenant, the mapping cannot be reused.
     pub(crate) fn give(
         &self,
         raw: MmapRaw,

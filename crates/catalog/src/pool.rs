@@ -6,8 +6,9 @@
 //! epoch that was taken back frees a block again, once (INV-03).
 //!
 //! Memory is allocated in units (`BlockUnits`): a block has a capacity, which grows in place, and a core has
-//! more block names than memory for whole blocks. Room is counted in each tier: a block on its way from one tier to another counts in both, from before it begins until its arrival
-//! is reported, so that no count is ever less than the actual use (INV-42).
+//! more block names than memory for whole blocks. Room is counted in each tier: a block on its way from one
+//! tier to another counts in both, from before it begins until its arrival is reported, so that no count is
+//! ever less than the actual use (INV-42).
 
 use crate::durable::Dirty;
 use crate::policy::{Chooser, Policy, ServerRoom, ShardRoom};

@@ -1,10 +1,10 @@
 //! Quotas: the most memory that tenants, jobs and prefixes may hold, in whole blocks (INV-30).
 //!
-//! A block counts with its capacity, in units (`BlockUnits`). It counts to its job, to the job's tenant, and to every prefix with a quota that was an ancestor of
-//! its structure when the structure was created, or became one when the quota was set. Ancestors are those of
-//! the line of first parents, as in the prefix's canonical path: walking all parents of a DAG would count a
-//! block once for each path to it. The owners to which a structure counts do not change with the hierarchy,
-//! so that additions and removals match.
+//! A block counts with its capacity, in units (`BlockUnits`). It counts to its job, to the job's tenant, and
+//! to every prefix with a quota that was an ancestor of its structure when the structure was created, or
+//! became one when the quota was set. Ancestors are those of the line of first parents, as in the prefix's
+//! canonical path: walking all parents of a DAG would count a block once for each path to it. The owners to
+//! which a structure counts do not change with the hierarchy, so that additions and removals match.
 //!
 //! A soft quota refuses nothing: blocks in memory beyond it are the first to be demoted (`shares`).
 //!

@@ -1,5 +1,5 @@
-//! Units of blocks in lower tiers, or on their way there, by structure and by job. A job's other blocks are in
-//! memory, which is the resource that policies share.
+//! Units of blocks in lower tiers, or on their way there, by structure and by job. A job's other blocks are
+//! in memory, which is the resource that policies share.
 
 use honeycomb_types::BlockId;
 

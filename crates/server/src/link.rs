@@ -25,6 +25,7 @@ use honeycomb_wire::messages::{
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use inventory::Telling;
+use requests::{capacity_of, no_capacity};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -449,7 +450,7 @@ impl Link {
         let Some(asked) = self.asked.remove(&header.request) else { return };
         match asked {
             PendingRequest::Grow(at) => self.grown(at, header, args),
-            PendingRequest::Enlarge(at) => self.enlarged(at, header, args),
+            PendingRequest::Enlarge(at) => self.pass(at, capacity_of(header, args)),
             PendingRequest::Begin(at) => self.move_begun(at, header, args),
             PendingRequest::Commit(at) => self.move_committed(at, header, args),
             PendingRequest::Hello if header.status == Status::Ok => {
@@ -518,7 +519,7 @@ impl Link {
         for asked in std::mem::take(&mut self.asked).into_values() {
             match asked {
                 PendingRequest::Grow(at) => self.away(at),
-                PendingRequest::Enlarge(at) => self.not_enlarged(at),
+                PendingRequest::Enlarge(at) => self.pass(at, no_capacity()),
                 // The taken amounts are reported with the blocks; then the block must continue counting.
                 PendingRequest::Taken(at) => self.telling.unheard.push(at),
                 PendingRequest::Begin(at) => self.move_word(at, MoveWord::Unanswered),

@@ -6,7 +6,7 @@ use honeycomb_types::Time;
 use honeycomb_wire::Status;
 
 /// Retry delay of an operation for which the capacity will soon be large enough, in microseconds.
-const RETRY_CAPACITY_US: u64 = 200;
+const RETRY_LARGER_US: u64 = 200;
 
 /// The controller's answer to a block that requested a larger capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl CapacityRequest {
         }
         self.lacks = self.lacks.max(bytes);
         match self.denial() {
-            None => Some(busy(RETRY_CAPACITY_US)),
+            None => Some(busy(RETRY_LARGER_US)),
             denial => denial.filter(|_| bytes > self.capacity / 2),
         }
     }

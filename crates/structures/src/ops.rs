@@ -211,12 +211,13 @@ pub enum Event {
 /// `Growth::wants_successor` and `Waits::deadline`; after a read, or a piece of a payload, it does not.
 ///
 /// **Capabilities.** Every structure implements `Ops`. Each other capability is a trait that it implements,
-/// and returns here: payloads that arrive in pieces (`Streaming`), a next block (`Growth`), a capacity that grows (`Enlarge`), waiting requests
-/// and timers (`Waits`), subscribers (`Changes`), content that is demoted or written elsewhere (`Content`),
-/// content that moves to another block (`Movable`), visibility that waits for a journal (`Journaled`), and
-/// extents in other blocks (`Adopts`). An accessor gives the same answer for every block of a kind, and at
-/// any time, except that `movable` returns `None` while a block cannot move. `Registry::with` refuses a kind
-/// whose table, router or moves need a capability that its blocks do not have.
+/// and returns here: payloads that arrive in pieces (`Streaming`), a next block (`Growth`), a capacity that
+/// grows (`Enlarge`), waiting requests and timers (`Waits`), subscribers (`Changes`), content that is demoted
+/// or written elsewhere (`Content`), content that moves to another block (`Movable`), visibility that waits
+/// for a journal (`Journaled`), and extents in other blocks (`Adopts`). An accessor gives the same answer for
+/// every block of a kind, and at any time, except that `movable` returns `None` while a block cannot move.
+/// `Registry::with` refuses a kind whose table, router or moves need a capability that its blocks do not
+/// have.
 ///
 /// **Memory.** `bytes_used` counts all bytes that hold data, with index and bookkeeping, in the block and
 /// outside of it. Its owner is charged for these bytes, and they must not exceed the block by more than a few

@@ -1,7 +1,7 @@
 //! The inventory for a controller that knows this server: the state and content of its blocks, which is sent
 //! before any other message.
 
-use super::requests::cut_off;
+use super::requests::{cut_off, no_capacity};
 use super::{Link, PendingRequest, TOLD_AT_A_TIME};
 use crate::shard::{BlockMessage, Effect, MoveWord};
 use honeycomb_transport::Net;
@@ -86,7 +86,7 @@ impl Link {
     pub(super) fn keep(&mut self, effect: Effect) {
         let at = match effect {
             Effect::Grow { at, .. } => return self.away(at),
-            Effect::Enlarge { at, .. } => return self.not_enlarged(at),
+            Effect::Enlarge { at, .. } => return self.pass(at, no_capacity()),
             Effect::BeginMove { at, .. } => {
                 let refused = MoveWord::Refused(Status::Unavailable, cut_off());
                 return self.move_word(at, refused);

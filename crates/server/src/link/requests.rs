@@ -112,20 +112,6 @@ impl Link {
         self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
     }
 
-    pub(super) fn not_enlarged(&self, at: BlockAt) {
-        let denied = Capacity::Denied(Status::Unavailable, cut_off());
-        self.pass(at, BlockMessage::Capacity(denied));
-    }
-
-    pub(super) fn enlarged(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
-        let answer = match (header.status, GrowBlockReply::decode(args)) {
-            (Status::Ok, Ok(GrowBlockReply { capacity })) => Capacity::Granted(capacity as usize),
-            (Status::Ok, Err(e)) => Capacity::Denied(Status::Internal, e.to_string()),
-            (status, _) => Capacity::Denied(status, String::from_utf8_lossy(args).into_owned()),
-        };
-        self.pass(at, BlockMessage::Capacity(answer));
-    }
-
     pub(super) fn successor(&self, at: BlockAt, successor: Successor) {
         self.pass(at, BlockMessage::Successor(successor));
     }
@@ -194,6 +180,20 @@ impl Link {
         };
         self.move_word(at, word);
     }
+}
+
+/// The answer to a block that requested a larger capacity.
+pub(super) fn capacity_of(header: &ReplyHeader, args: &[u8]) -> BlockMessage {
+    BlockMessage::Capacity(match (header.status, GrowBlockReply::decode(args)) {
+        (Status::Ok, Ok(GrowBlockReply { capacity })) => Capacity::Granted(capacity as usize),
+        (Status::Ok, Err(e)) => Capacity::Denied(Status::Internal, e.to_string()),
+        (status, _) => Capacity::Denied(status, String::from_utf8_lossy(args).into_owned()),
+    })
+}
+
+/// The same without a controller.
+pub(super) fn no_capacity() -> BlockMessage {
+    BlockMessage::Capacity(Capacity::Denied(Status::Unavailable, cut_off()))
 }
 
 /// A structure and one of its blocks, as messages name them.

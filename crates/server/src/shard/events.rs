@@ -3,7 +3,6 @@
 use super::agenda::Agenda;
 use super::lifecycle::BlockSeal;
 use super::outbox::Outbox;
-use super::residency::MemoryRoom;
 use super::tiers::tenant_of;
 use super::{BlockOwner, BlockSlot, Effect, Shard, ShardConfig};
 use crate::refusals::expired;
@@ -116,25 +115,12 @@ impl Shard {
         if let BlockMessage::Capacity(Capacity::Granted(bytes)) = message
             && takes
         {
-            self.enlarge(index, bytes as u64);
+            self.owners().enlarge(index, bytes as u64);
         }
         let slot = self.blocks.found_mut(index);
         if takes {
             slot.inbox.push_back(message);
             self.deliver(now, index);
-        }
-    }
-
-    /// A block has a larger capacity, which counts from now on, also if the block gets it later.
-    fn enlarge(&mut self, index: usize, bytes: u64) {
-        let owner = &self.blocks.found(index).owner;
-        let bytes = bytes.min(self.config.block_size as u64);
-        if bytes <= owner.capacity {
-            return;
-        }
-        let more = self.blocks.enlarge(index, bytes);
-        if self.blocks.found(index).residency.room() == MemoryRoom::Frame {
-            self.tiers.take_units(more);
         }
     }
 

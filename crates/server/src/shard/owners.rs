@@ -8,7 +8,7 @@ use super::lending::LentCopies;
 use super::lifecycle::Stage;
 use super::outbox::Outbox;
 use super::pending::AllPending;
-use super::residency::Residency;
+use super::residency::{MemoryRoom, Residency};
 use super::successor::{EnlargeState, SuccessorState};
 use super::tiers::{TierWork, Tiers};
 use super::waiting::RequestWork;
@@ -105,7 +105,7 @@ impl Owners<'_> {
     /// than the block's last epoch is refused (INV-01). The memory contains no byte of another job (INV-04):
     /// it is new, or the same job has just freed it and the new structure reads no byte before it has written
     /// it.
-    fn assign(&mut self, mut owner: BlockOwner) -> Result<Option<usize>, Answer> {
+    fn assign(&mut self, owner: BlockOwner) -> Result<Option<usize>, Answer> {
         let index = self.blocks.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
         if let Some(slot) = self.blocks.get(index)
             && slot.owner.at.epoch == owner.at.epoch
@@ -126,13 +126,7 @@ impl Owners<'_> {
             self.close(index, at);
         }
         self.free_retained(index);
-        let size = self.config.block_size as u64;
-        owner.capacity = if owner.capacity == 0 { size } else { owner.capacity };
-        if owner.capacity > size {
-            let capacity = owner.capacity;
-            let text = format!("a block of {size} bytes cannot have a capacity of {capacity}");
-            return Err(Answer::refuse(Status::InvalidArgument, text));
-        }
+        let owner = self.with_capacity(owner)?;
         self.has_room_for(&owner)?;
         let backing = match owner.tier.is_below() {
             true => Ok(Backing::absent(self.config.block_size, &self.config.reclaimer)),
@@ -179,6 +173,31 @@ impl Owners<'_> {
         };
         self.blocks.insert(index, slot);
         Ok(Some(index))
+    }
+
+    /// A block has a larger capacity, which counts from now on, also if the structure gets it later.
+    pub(super) fn enlarge(&mut self, index: usize, bytes: u64) {
+        let bytes = bytes.min(self.config.block_size as u64);
+        let slot = self.blocks.found(index);
+        let has_frame = slot.residency.room() == MemoryRoom::Frame;
+        if bytes <= slot.owner.capacity {
+            return;
+        }
+        let more = self.blocks.enlarge(index, bytes);
+        if has_frame {
+            self.tiers.take_units(more);
+        }
+    }
+
+    /// An owner with its capacity, which is that of a whole block if it names none.
+    fn with_capacity(&self, owner: BlockOwner) -> Result<BlockOwner, Answer> {
+        let size = self.config.block_size as u64;
+        let capacity = if owner.capacity == 0 { size } else { owner.capacity };
+        if capacity > size {
+            let text = format!("a block of {size} bytes cannot have a capacity of {capacity}");
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
+        Ok(BlockOwner { capacity, ..owner })
     }
 
     /// Refuses a block for which there is no room in its tier.

@@ -1,5 +1,5 @@
-//! How a block grows: in place, and by a successor at its end, which is requested early, and returned if it is
-//! not needed.
+//! How a block grows: in place, and by a successor at its end, which is requested early, and returned if it
+//! is not needed.
 
 use super::full::FullSince;
 use crate::pace::Pace;

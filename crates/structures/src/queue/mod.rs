@@ -203,18 +203,23 @@ impl Streaming for QueueBlock {
 
 impl Enlarge for QueueBlock {
     fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
-        self.segment.content_mut().wants_capacity(expected)
+        let segment = self.segment.content_mut();
+        let used = segment.items.used();
+        if segment.tail.is_open() { segment.capacity.wanted(used, expected) } else { None }
     }
 
     fn capacity(&mut self, _block: &mut Backing, _now: Time, answer: Capacity) {
-        self.segment.content_mut().set_capacity(answer);
+        // The items use the capacity at the next put, because the block may be in a lower tier now.
+        let segment = self.segment.content_mut();
+        segment.capacity.answered(answer);
+        segment.tail.request().set_capacity(segment.capacity.bytes());
     }
 }
 
 impl Growth for QueueBlock {
     fn wants_successor(&mut self) -> bool {
         let segment = self.segment.content_mut();
-        !segment.may_grow() && segment.tail.wants_successor(segment.items.used())
+        !segment.capacity.may_grow() && segment.tail.wants_successor(segment.items.used())
     }
 
     fn successor(&mut self, block: &mut Backing, now: Time, successor: Successor) {

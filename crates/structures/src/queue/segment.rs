@@ -10,9 +10,7 @@ use super::waiters::{Putter, Waiters};
 use crate::capacity::CapacityRequest;
 use crate::events::Events;
 use crate::growth::{Seal, Tail};
-use crate::{
-    Answer, Bytes, Capacity, Event, Operation, Outcome, Payload, Ticket, busy, large_limit, moved,
-};
+use crate::{Answer, Bytes, Event, Operation, Outcome, Payload, Ticket, busy, large_limit, moved};
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
 use honeycomb_types::{Bug, Marks, Time};
@@ -35,7 +33,7 @@ const WAITING_BYTES_MAX: usize = 1 << 20;
 
 /// A segment of a queue, which fills one block.
 pub(super) struct QueueSegment {
-    capacity: CapacityRequest,
+    pub capacity: CapacityRequest,
     pub items: ItemLog,
     pub deliveries: Deliveries,
     pub waiters: Waiters,
@@ -130,25 +128,6 @@ impl QueueSegment {
         let answer = moved(self.items.through(), &successor);
         self.close(Seal::Continues(successor));
         Err(answer)
-    }
-
-    /// Bytes that the block needs to hold and has not requested.
-    pub fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
-        let used = self.items.used();
-        if self.tail.is_open() { self.capacity.wanted(used, expected) } else { None }
-    }
-
-    /// Whether the block grows in place before it continues in another one.
-    pub fn may_grow(&self) -> bool {
-        self.capacity.may_grow()
-    }
-
-    /// The controller's answer to such a request. The items use the capacity at the next put, because the
-    /// block may be in a lower tier now.
-    pub fn set_capacity(&mut self, answer: Capacity) {
-        if self.capacity.answered(answer) {
-            self.tail.request().set_capacity(self.capacity.bytes());
-        }
     }
 
     /// Lets the items use the whole capacity; before a put, of a block whose bytes may move.

@@ -325,7 +325,7 @@ pub struct LocateServerReply {
 
 fields!(LocateServerReply { address });
 
-/// Request of GrowBlock. A block requests a larger capacity in place. The capacity never shrinks; a repetition for the same block gets at least the same answer. OutOfMemory means that its core has no room: the block continues in another one, by GrowStructure or BeginMove.
+/// Request of GrowBlock. A block requests a larger capacity in place; refused, it continues in another block.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GrowBlockRequest {
     /// The structure.
@@ -343,7 +343,7 @@ fields!(GrowBlockRequest { structure, block, epoch, bytes });
 /// Reply of GrowBlock.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GrowBlockReply {
-    /// Bytes that it may hold now: 64 KiB, 256 KiB, 2 MiB times a power of 4, or the block size.
+    /// Bytes that it may hold now.
     pub capacity: u64,
 }
 
@@ -419,7 +419,7 @@ pub struct OpenBlockRequest {
     pub tier: u8,
     /// One entry, if its changes are acknowledged after they are written there; empty otherwise. For the first block the reply is sent after the journal is begun.
     pub journal: Vec<JournalAt>,
-    /// Bytes that it may hold, until GrowBlock: 64 KiB, 256 KiB, 2 MiB times a power of 4, or the block size; 0 for the block size.
+    /// Bytes that it may hold, until GrowBlock; 0 for the block size.
     pub capacity: u64,
 }
 

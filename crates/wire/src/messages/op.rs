@@ -119,7 +119,7 @@ pub enum Op {
     Inventory = 0x030B,
     /// The address of another memory server, by its number. NotFound if it does not exist, or no longer.
     LocateServer = 0x030C,
-    /// A block requests a larger capacity in place. The capacity never shrinks; a repetition for the same block gets at least the same answer. OutOfMemory means that its core has no room: the block continues in another one, by GrowStructure or BeginMove.
+    /// A block requests a larger capacity in place; refused, it continues in another block.
     GrowBlock = 0x030D,
     /// A memory server requests to be drained (DrainServer) before it ends. Refused if it is the only one that accepts blocks.
     LeaveServer = 0x030E,
