@@ -276,11 +276,17 @@ pub enum Bug {
     CommitsUncounted = 127,
     /// A copy in an object store is read from the disk where it was before (INV-44).
     CopyKeepsItsTier = 128,
+    /// A block that grows in place does not count towards its job (INV-60).
+    CapacityUncounted = 129,
+    /// The capacities that a reconnected server reports are ignored (INV-60).
+    CapacityForgotten = 130,
+    /// The directory of a queue's block that grows stays where it was (INV-22).
+    DirectoryStays = 131,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 128] = [
+    pub const ALL: [Bug; 131] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -409,6 +415,9 @@ impl Bug {
         Bug::DemotionEndsEarly,
         Bug::CommitsUncounted,
         Bug::CopyKeepsItsTier,
+        Bug::CapacityUncounted,
+        Bug::CapacityForgotten,
+        Bug::DirectoryStays,
     ];
 }
 

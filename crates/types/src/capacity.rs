@@ -6,6 +6,9 @@
 
 use crate::limits::{BLOCK_NAMES_MIN, CAPACITY_HUGE, CAPACITY_STEP, CAPACITY_UNIT};
 
+/// Units of a huge page.
+const HUGE: u32 = (CAPACITY_HUGE / CAPACITY_UNIT) as u32;
+
 /// The units of the blocks of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockUnits {
@@ -35,7 +38,7 @@ impl BlockUnits {
         let mut units = 1;
         while units < whole && u64::from(units) * self.bytes() < bytes {
             let next = units * CAPACITY_STEP;
-            units = if next > CAPACITY_STEP { next.max(CAPACITY_HUGE) } else { next };
+            units = if next > CAPACITY_STEP { next.max(HUGE) } else { next };
         }
         units.min(whole)
     }

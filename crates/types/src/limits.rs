@@ -262,8 +262,8 @@ pub const JOB_LINGER: Duration = Duration::from_secs(600);
 pub const CAPACITY_UNIT: u64 = BLOCK_SIZE_MIN;
 /// A block that fills up gets this many times its capacity, until it is a whole block.
 pub const CAPACITY_STEP: u32 = 4;
-/// From 256 KiB on it first gets a huge page of 2 MiB: in units.
-pub const CAPACITY_HUGE: u32 = 32;
+/// From 256 KiB on it first gets a huge page.
+pub const CAPACITY_HUGE: u64 = 2 * MIB;
 /// Blocks of a core that can have names, if their units are as many, and if it has room for fewer whole
 /// blocks.
 pub const BLOCK_NAMES_MIN: u32 = 32_768;

@@ -189,6 +189,9 @@ caught! {
     failed_piece_that_counts_is_caught: FailedPieceCounts,
     commit_of_an_uncounted_move_is_caught: CommitsUncounted,
     copy_in_a_store_that_is_read_from_its_disk_is_caught: CopyKeepsItsTier,
+    capacity_that_does_not_count_is_caught: CapacityUncounted,
+    capacity_that_a_controller_forgets_is_caught: CapacityForgotten,
+    directory_that_stays_is_caught: DirectoryStays,
     a_refusal_of_the_largest_size_is_caught: LargestRefused,
 }
 
