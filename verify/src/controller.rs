@@ -20,7 +20,7 @@ use honeycomb_controller::{
 };
 use honeycomb_env::MemoryDisk;
 use honeycomb_server::{BlockMessage, Effect, MoveWord};
-use honeycomb_structures::{Capacity, Successor};
+use honeycomb_structures::Successor;
 use honeycomb_types::{
     BlockAt, JobId, Kind, Marks, MoveId, PrefixId, ServerId, ShardIx, StructureId, Time, Way,
 };
