@@ -288,11 +288,17 @@ impl Pool {
         let mut taken: HashMap<BlockId, u32> = HashMap::new();
         let mut blocks = Vec::with_capacity(asked as usize);
         for _ in 0..asked {
+            if rooms.iter().all(|room| room.free == 0) {
+                // One core has no more names for blocks of little capacity.
+                blocks.iter().for_each(|at| self.untake(*at));
+                self.rooms = rooms;
+                return Err(NoRoom);
+            }
             let chosen = chooser.server(&rooms);
             let room = &mut rooms[chosen];
             assert!(room.free > 0, "a policy chose a server without room");
             let server = room.server;
-            let shard = self.choose_shard(chooser.policy, server, (tier, units), &taken);
+            let shard = self.choose_shard(chooser.policy, server, (tier, units, draw), &taken);
             blocks.push(self.take((server, shard), structure, units, (tier, now)));
             room.free = room_of(&self.servers[&server]);
             if asked > 1 {
@@ -307,15 +313,18 @@ impl Pool {
         &mut self,
         policy: &dyn Policy,
         server: ServerId,
-        (tier, units): (TierIx, u32),
+        (tier, units, draw): (TierIx, u32, Draw),
         taken: &HashMap<BlockId, u32>,
     ) -> ShardIx {
         let mut rooms = std::mem::take(&mut self.shard_rooms);
         rooms.clear();
-        rooms.extend(self.servers[&server].cores.iter().enumerate().map(|(n, core)| {
+        let server_state = &self.servers[&server];
+        rooms.extend(server_state.cores.iter().enumerate().map(|(n, core)| {
             let ix = ShardIx(n as u8);
             let taken = taken.get(&BlockId::new(server, ix, 0)).copied().unwrap_or(0);
-            let free = if core.fits(tier, units) > 0 { core.room_in(tier) } else { 0 };
+            let gives = tier.is_below() || server_state.gives(n, draw, units);
+            let able = gives && core.fits(tier, units) > 0;
+            let free = if able { core.room_in(tier) } else { 0 };
             ShardRoom { shard: ix, free, taken }
         }));
         let chosen = rooms[policy.shard(&rooms)];
@@ -347,6 +356,16 @@ impl Pool {
         self.staying.change(None, self.staying_for(block));
         self.meter.change(None, self.lying(block));
         BlockAt { block, epoch }
+    }
+
+    /// Reverts `take`: the block was not opened.
+    fn untake(&mut self, at: BlockAt) {
+        self.staying.change(self.staying_for(at.block), None);
+        self.meter.change(self.lying(at.block), None);
+        let server = self.servers.get_mut(&at.block.server()).expect("the block was just taken");
+        let slot = server.slot(at.block).expect("the block was just taken");
+        slot.state = QUARANTINED;
+        server.cores[at.block.shard().0 as usize].put_back(at.block.index());
     }
 
     /// Takes a block back from its owner. Returns the bytes that it held.

@@ -200,6 +200,11 @@ impl Core {
         self.rooms[0].free().saturating_sub(self.unlent)
     }
 
+    /// Units available in memory beyond whole blocks.
+    pub(super) fn begun(&self, whole: u32) -> u32 {
+        self.room() % whole
+    }
+
     /// Number of blocks of this capacity that can be allocated in this tier.
     pub(super) fn fits(&self, tier: TierIx, units: u32) -> u32 {
         let room = self.room_in(tier) / if tier.is_below() { 1 } else { units };

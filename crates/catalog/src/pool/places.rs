@@ -133,12 +133,12 @@ impl Pool {
         let core = &server.cores[block.shard().0 as usize];
         let held = core.slots[block.index() as usize];
         let more = units.checked_sub(held.units).expect("a capacity only grows");
-        let room = match tier.is_below() {
+        let has_room = match tier.is_below() {
             // The place there is that of a whole block.
-            true => core.lent() - core.out(),
-            false => core.room().min(server.room(draw)),
+            true => core.lent() - core.out() >= more,
+            false => server.gives(block.shard().0 as usize, draw, more),
         };
-        if room < more {
+        if !has_room {
             return Err(NoRoom);
         }
         server.cores[block.shard().0 as usize].resize(block.index(), units);

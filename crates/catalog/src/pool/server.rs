@@ -224,7 +224,8 @@ impl Server {
 
     pub(crate) fn reserve(&self) -> u32 {
         let lent = self.lent_total();
-        self.units.units(RESERVE_BLOCKS_MIN).max(lent / RESERVE_FRACTION)
+        let whole = self.units.whole();
+        self.units.units(RESERVE_BLOCKS_MIN).max(lent / RESERVE_FRACTION / whole * whole)
     }
 
     /// Units of memory available to an ordinary allocation.
@@ -234,8 +235,39 @@ impl Server {
 
     /// Number of blocks of this capacity that this draw may take in a tier.
     pub(crate) fn fits(&self, tier: TierIx, draw: Draw, units: u32) -> u32 {
-        let room = self.room_in(tier, draw) / if tier.is_below() { 1 } else { units };
-        room.min(self.cores.iter().map(|core| core.fits(tier, units)).sum())
+        let on_core = |core: &Core| core.fits(tier, units);
+        if tier.is_below() {
+            return self.room_in(tier, draw).min(self.cores.iter().map(on_core).sum());
+        }
+        let whole = self.units.whole();
+        let (mut begun, mut rest) = (0, 0);
+        for core in &self.cores {
+            let all = on_core(core);
+            let own = all.min(core.begun(whole) / units);
+            (begun, rest) = (begun + own, rest + all - own);
+        }
+        let divided = rest.min(self.whole_blocks(draw) * (whole / units));
+        (begun + divided).min(self.room(draw) / units)
+    }
+
+    /// Whole blocks of memory that this draw may divide. Those of the reserve are not divided among small
+    /// blocks: a split needs a whole one on one core.
+    fn whole_blocks(&self, draw: Draw) -> u32 {
+        let whole = self.units.whole();
+        let all = self.cores.iter().map(|core| core.room() / whole).sum::<u32>();
+        match draw {
+            Draw::Ordinary => all.saturating_sub(self.reserve() / whole),
+            Draw::Reserve => all,
+        }
+    }
+
+    /// Whether this draw may take so many units of memory of one core.
+    pub(super) fn gives(&self, core: usize, draw: Draw, units: u32) -> bool {
+        let (room, whole) = (self.cores[core].room(), self.units.whole());
+        if room.min(self.room(draw)) < units {
+            return false;
+        }
+        room / whole - (room - units) / whole <= self.whole_blocks(draw)
     }
 
     /// The room of a tier available to this draw: units of memory, or places.

@@ -744,7 +744,8 @@ impl Cluster {
     }
 
     fn reserve(&self, lent: u64) -> u64 {
-        (u64::from(RESERVE_BLOCKS_MIN) * self.whole()).max(lent / RESERVE_FRACTION as u64)
+        let whole = self.whole();
+        whole * u64::from(RESERVE_BLOCKS_MIN).max(lent / whole / RESERVE_FRACTION as u64)
     }
 
     fn cores_of(&self, server: ServerId) -> u8 {
@@ -776,12 +777,22 @@ impl Cluster {
     pub fn fits(&self, units: u64, reserve: bool) -> u64 {
         let takes = self.servers.keys().filter(|id| self.takes_blocks(**id));
         let of = |&server: &ServerId| {
+            let whole = self.whole();
+            let rooms = || (0..self.cores_of(server)).map(|core| self.core_room(server, core));
+            let begun: u64 = rooms().map(|room| room % whole / units).sum();
             let (ordinary, any, _) = self.room_of(server);
-            let cores = 0..self.cores_of(server);
-            let on_cores = cores.map(|core| self.core_room(server, core) / units).sum();
-            (if reserve { any } else { ordinary } / units).min(on_cores)
+            let room = if reserve { any } else { ordinary };
+            (begun + self.whole_blocks(server, reserve) * (whole / units)).min(room / units)
         };
         takes.map(of).sum()
+    }
+
+    /// Whole blocks that fit into memory of a server: the reserve is not divided.
+    fn whole_blocks(&self, server: ServerId, reserve: bool) -> u64 {
+        let whole = self.whole();
+        let rooms = (0..self.cores_of(server)).map(|core| self.core_room(server, core) / whole);
+        let kept = self.reserve(self.lent_of(server)) / whole;
+        rooms.sum::<u64>().saturating_sub(if reserve { 0 } else { kept })
     }
 
     /// Units of a server that would be available to ordinary allocations if none were out.
@@ -822,10 +833,13 @@ impl Cluster {
         }
         let (more, server) = (units - before, at.block.server());
         self.within_quotas(place.0, &file.counts, more)?;
+        let (whole, room) = (self.whole(), self.core_room(server, at.block.shard().0));
+        let divides = |more| room / whole - (room - more) / whole;
         let has_room = tier.is_below()
             || self.takes_blocks(server)
                 && self.room_of(server).0 >= more
-                && self.core_room(server, at.block.shard().0) >= more;
+                && room >= more
+                && divides(more) <= self.whole_blocks(server, false);
         if has_room { Ok(units) } else { self.no_block().map(|()| units) }
     }
 

@@ -541,3 +541,39 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
     assert_eq!(map(&mut bench, job, &opened).1.len(), 4);
     assert!(commit(&mut bench, s, at(0), id, entry.at).is_ok());
 }
+
+#[test]
+fn small_structures_do_not_divide_the_memory_that_a_split_needs() {
+    let mut bench = Bench::new();
+    let server = NewServer {
+        address: "s1:1",
+        incarnation: incarnation("s1:1"),
+        shards: 3,
+        blocks_per_shard: 4,
+        tiers: &[],
+        block_size: 1 << 20,
+        flush_root: "",
+        kinds: &[],
+    };
+    bench.run(Command::JoinServer { server }).unwrap();
+    let job = bench.job("job");
+    bench.create(job, "t", &[], LEASE).unwrap();
+    let large = bench.make(job, kv("t", "large", 1)).unwrap();
+    let (structure, at) = (large.structure, large.map.entries[0].at);
+    let whole = Command::GrowBlock { structure, at, bytes: 1 << 20 };
+    assert_eq!(bench.run(whole), Ok(Reply::Capacity { bytes: 1 << 20 }));
+    let of_64_kib = |i: i32| bench.make(job, kv("t", &format!("small{i}"), 1));
+    let (made, refused): (Vec<_>, Vec<_>) = (0..200).map(of_64_kib).partition(Result::is_ok);
+    // Twelve blocks, less the large one and the two of the reserve.
+    assert_eq!(made.len(), 9 * 16);
+    assert!(refused.iter().all(|made| matches!(made, Err(CatalogError::OutOfMemory(_)))));
+    // A block that began small does not take them either.
+    let small = made[0].as_ref().unwrap();
+    let at_small = small.map.entries[0].at;
+    let more = Command::GrowBlock { structure: small.structure, at: at_small, bytes: 1 << 18 };
+    assert!(matches!(bench.run(more), Err(CatalogError::OutOfMemory(_))));
+    split(&mut bench, structure, at, 1 << 63);
+    split(&mut bench, structure, at, 1 << 62);
+    let third = begin(&mut bench, structure, at, Some(1 << 61));
+    assert!(matches!(third, Err(CatalogError::OutOfMemory(_))));
+}
