@@ -25,6 +25,8 @@ mod metered;
 mod places;
 mod recovery;
 mod server;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use cores::{Core, CoreRoom, Going, SlotOwner, Where, tick_of};
 pub(crate) use metered::{Meter, PLACES};
