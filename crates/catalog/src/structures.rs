@@ -344,7 +344,7 @@ impl Catalog {
         let s = self.structures.all.next();
         self.count_structure(s, n);
         let kind = (new.kind, attributes.demotion);
-        let units = self.first_capacity(attributes);
+        let units = self.first_capacity(attributes, blocks);
         let blocks = self.take_blocks((j, n), s, kind, Wanted { blocks, units }, Draw::Ordinary);
         let blocks = blocks.map_err(|mut refused| {
             self.quotas.structure_ends(s);
@@ -458,9 +458,10 @@ impl Catalog {
         Ok(blocks)
     }
 
-    /// The units with which the blocks of a new structure begin.
-    pub(crate) fn first_capacity(&self, attributes: KindAttributes) -> u32 {
-        if attributes.enlarges { 1 } else { self.units().whole() }
+    /// The units with which each of so many blocks of a new structure begins. More than one block is a
+    /// request for memory in advance: it is there when they are filled.
+    pub(crate) fn first_capacity(&self, attributes: KindAttributes, blocks: u32) -> u32 {
+        if attributes.enlarges && blocks <= 1 { 1 } else { self.units().whole() }
     }
 
     /// A job that received memory is within its quota (INV-30).

@@ -397,7 +397,7 @@ impl Catalog {
                 .chain(splits.map(|(mv, epoch)| at(mv.target, *epoch)));
             self.pool.staying.own(s, self.structures[s].job);
             for at in blocks {
-                let units = self.first_capacity(self.structures[s].attributes_of(at.block));
+                let units = self.first_capacity(self.structures[s].attributes_of(at.block), 1);
                 if !self.pool.recover_owner(at, s, units) {
                     return bad(format!(
                         "structure {} has {}, which does not exist",

@@ -673,7 +673,7 @@ impl Cluster {
             Some(file) => Ok((i, Some(file.id))),
             None => {
                 let counts = job.counting(i);
-                let wanted = (new.blocks.max(1) as u64, self.first_capacity(new.kind));
+                let wanted = (new.blocks.max(1) as u64, self.first_capacity(new.kind, new.blocks));
                 self.may_have(j, &counts, wanted, new.kind).map(|()| (i, None))
             }
         }
@@ -692,8 +692,8 @@ impl Cluster {
     }
 
     /// The capacity with which the blocks of a new structure of this kind begin.
-    pub fn first_capacity(&self, kind: Kind) -> u64 {
-        if kind.attributes().enlarges { 1 } else { self.whole() }
+    pub fn first_capacity(&self, kind: Kind, blocks: u32) -> u64 {
+        if kind.attributes().enlarges && blocks <= 1 { 1 } else { self.whole() }
     }
 
     /// The capacity of a block, in units.
