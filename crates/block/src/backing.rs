@@ -149,17 +149,24 @@ impl Backing {
         (length, capacity): (usize, usize),
         reclaimer: &Reclaimer,
     ) -> io::Result<Backing> {
-        let kept = used.then(|| reclaimer.take(tenant, (length, capacity))).flatten();
-        let (raw, written) = match kept {
-            Some(Used { raw, written, owner }) => {
-                assert_eq!(owner, tenant, "INV-04: memory of a tenant is reused for another one");
-                (raw, written)
+        let size = (length, capacity);
+        let kept = used.then(|| Backing::over_freed(tenant, size, reclaimer)).flatten();
+        let mut backing = match kept {
+            Some(backing) => backing,
+            None => {
+                let raw = Backing::new_pages(length, capacity)?;
+                Backing::over(raw, 0, capacity, Some(tenant), reclaimer)
             }
-            None => (Backing::new_pages(length, capacity)?, 0),
         };
-        let mut backing = Backing::over(raw, written, capacity, Some(tenant), reclaimer);
         backing.used = used;
         Ok(backing)
+    }
+
+    /// Memory of this length and capacity that the tenant has freed, with its content, if there is some.
+    fn over_freed(tenant: Tenant, size: (usize, usize), reclaimer: &Reclaimer) -> Option<Backing> {
+        let Used { raw, written, owner } = reclaimer.take(tenant, size)?;
+        assert_eq!(owner, tenant, "INV-04: memory of a tenant is reused for another one");
+        Some(Backing::over(raw, written, size.1, Some(tenant), reclaimer))
     }
 
     /// The tenant whose memory this is, with its content after it was freed (INV-04).
@@ -202,18 +209,17 @@ impl Backing {
         mapping.wrote(written);
         let mut backing = Backing::of(mapping, length, 0);
         backing.capacity = capacity;
-        backing.chunks_from = backing.first_chunk();
+        backing.chunks_from = backing.chunk_from(written);
         backing
     }
 
-    /// The offset of the first chunk that no write has reached; none in a block of small pages.
-    fn first_chunk(&self) -> usize {
+    /// The offset of the first chunk behind so many bytes of the block; none in one of small pages.
+    fn chunk_from(&self, bytes: usize) -> usize {
+        assert!(bytes <= self.length, "a block has {} bytes, not {bytes}", self.length);
         match self.mapping.reclaimer.chunk_bytes() {
             Some(chunk) if self.length >= HUGE_FROM && self.capacity >= HUGE_PAGE => {
-                let written = self.written();
                 // SAFETY: the sum is an address inside the mapping, or just behind it.
-                let reached = unsafe { self.mapping.ptr().add(written) };
-                written + reached.align_offset(chunk)
+                bytes + unsafe { self.mapping.ptr().add(bytes) }.align_offset(chunk)
             }
             _ => usize::MAX,
         }
@@ -235,7 +241,7 @@ impl Backing {
         self.mapping.capacity.store(capacity, Relaxed);
         if is_small && length >= HUGE_FROM {
             self.use_huge_pages();
-            self.chunks_from = self.first_chunk();
+            self.chunks_from = self.chunk_from(self.written());
         }
     }
 
@@ -245,9 +251,7 @@ impl Backing {
         let in_memory = self.used && self.floor == 0;
         let Some(tenant) = self.mapping.tenant.filter(|_| in_memory) else { return false };
         let (reclaimer, size) = (self.mapping.reclaimer.clone(), (self.length, self.capacity));
-        let Some(Used { raw, written, owner }) = reclaimer.take(tenant, size) else { return false };
-        assert_eq!(owner, tenant, "INV-04: memory of a tenant is reused for another one");
-        let mut new = Backing::over(raw, written, self.capacity, Some(tenant), &reclaimer);
+        let Some(mut new) = Backing::over_freed(tenant, size, &reclaimer) else { return false };
         let content = self.written();
         new.slice_mut(0..content).copy_from_slice(self.slice(0..content));
         (self.mapping, self.chunks_from) = (new.mapping.clone(), new.chunks_from);
@@ -488,13 +492,8 @@ impl Backing {
         self.check(&behind);
         assert!(!self.is_pinned(&behind), "bytes behind {from} are pinned and cannot be shed");
         assert!(!self.frozen, "a frozen block cannot be shed");
-        let mut first = usize::MAX;
-        if let Some(size) = self.mapping.reclaimer.chunk_bytes()
-            && self.length >= HUGE_FROM
-            && self.capacity >= HUGE_PAGE
-        {
-            // SAFETY: the address is inside the mapping (checked).
-            first = from + unsafe { self.mapping.ptr().add(from) }.align_offset(size);
+        let first = self.chunk_from(from);
+        if let Some(size) = self.mapping.reclaimer.chunk_bytes() {
             let chunks = (first..end).step_by(size).take_while(|at| at + size <= self.capacity);
             let chunks = chunks.filter(|_| self.recycled < RECYCLING_SHEDS);
             // SAFETY: the chunk is inside the mapping (checked), which is private anonymous memory.
