@@ -496,7 +496,7 @@ impl Link {
             }
             // A successor that was to be returned stays granted: the tail may have requested it again since.
             PendingRequest::Repeated(effect)
-                if is_passing(header.status) && !matches!(effect, Effect::Return { .. }) =>
+                if header.status.is_passing() && !matches!(effect, Effect::Return { .. }) =>
             {
                 self.telling.keep(effect);
                 self.resend_at.get_or_insert(now + REPORT_INTERVAL);
@@ -609,9 +609,4 @@ impl Link {
 /// Whether a server that was refused with this status cannot join later with the same options.
 fn is_refusal(status: Status) -> bool {
     matches!(status, Status::InvalidArgument | Status::Unauthenticated | Status::PermissionDenied)
-}
-
-/// Whether a request may succeed later although it was refused with this status.
-fn is_passing(status: Status) -> bool {
-    matches!(status, Status::Busy | Status::Unavailable | Status::LogFailed)
 }

@@ -34,6 +34,7 @@ mod request;
 mod residency;
 mod successor;
 mod tiers;
+mod units;
 mod waiting;
 mod write_cache;
 
@@ -78,6 +79,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use successor::{EnlargeState, SuccessorState};
 use tiers::Tiers;
+use units::UnitsInUse;
 use waiting::Pending;
 
 /// The caller: the facts that the connection's handshake and grants have proven.
@@ -185,19 +187,9 @@ impl ShardConfig {
         BlockUnits::of(self.block_size as u64)
     }
 
-    /// Units of memory for its blocks.
-    fn frame_units(&self) -> u32 {
-        self.units().units(self.frames)
-    }
-
     /// Most blocks of any capacity that a controller shard may name, in all tiers.
     fn names(&self) -> u32 {
         self.units().names(self.frames) + self.below()
-    }
-
-    /// Most units of all blocks.
-    fn capacity(&self) -> u32 {
-        self.units().units(self.frames + self.below())
     }
 
     /// Most blocks in lower tiers.
@@ -231,12 +223,15 @@ pub struct Shard {
 impl Shard {
     /// A shard without a name: it has no blocks until `Owners::reset` assigns one.
     pub fn new(config: ShardConfig) -> Shard {
+        let used = |blocks, invariant| UnitsInUse::new(config.units(), blocks, invariant);
+        let held = used(config.frames + config.below(), "INV-40");
+        let frames = used(config.frames, "INV-42");
         Shard {
-            blocks: Blocks::new(config.shard, config.names(), (config.units(), config.capacity())),
+            blocks: Blocks::new(config.shard, config.names(), held),
             agenda: Agenda::default(),
             out: Outbox::default(),
             pending: AllPending::default(),
-            tiers: Tiers::new(&config.disks, (config.units(), config.frame_units())),
+            tiers: Tiers::new(&config.disks, frames),
             config,
             extents: Extents::default(),
             checkpoints: Checkpoints::default(),

@@ -113,8 +113,8 @@ impl CapacityRequest {
                 self.denied = None;
                 bytes > before
             }
-            // These statuses do not mean a lack of room: the request is repeated.
-            Capacity::Denied(Status::Busy | Status::Unavailable | Status::LogFailed, _) => false,
+            // It does not mean a lack of room: the request is repeated.
+            Capacity::Denied(status, _) if status.is_passing() => false,
             Capacity::Denied(status, why) => {
                 self.denied = Some((status, why));
                 false

@@ -143,13 +143,11 @@ impl Enlarge for FileBlock {
     fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
         let segment = self.segment.content_mut();
         let used = segment.used();
-        if segment.tail.is_open() { segment.capacity.wanted(used, expected) } else { None }
+        segment.tail.wants_capacity(used, expected)
     }
 
     fn capacity(&mut self, _block: &mut Backing, _now: Time, answer: Capacity) {
-        let segment = self.segment.content_mut();
-        segment.capacity.answered(answer);
-        segment.tail.request().set_capacity(segment.capacity.bytes());
+        self.segment.content_mut().tail.set_capacity(answer);
     }
 }
 
@@ -157,9 +155,7 @@ impl Growth for FileBlock {
     fn wants_successor(&mut self) -> bool {
         let segment = self.segment.content_mut();
         let used = segment.used();
-        !segment.capacity.may_grow()
-            && !segment.journal.is_ending()
-            && segment.tail.wants_successor(used)
+        !segment.journal.is_ending() && segment.tail.wants_successor(used)
     }
 
     fn successor(&mut self, _block: &mut Backing, _now: Time, successor: Successor) {

@@ -2,7 +2,7 @@
 //! the successor is granted.
 
 use crate::migration::broken;
-use crate::{Answer, Event, Payload, busy};
+use crate::{Answer, Capacity, CapacityRequest, Event, Payload, busy};
 use honeycomb_block::Backing;
 use honeycomb_types::{Marks, Time};
 use honeycomb_wire::data::MovedArgs;
@@ -124,7 +124,7 @@ impl SuccessorRequest {
     }
 
     /// Sets the bytes that the block may hold.
-    pub fn set_capacity(&mut self, bytes: usize) {
+    fn set_capacity(&mut self, bytes: usize) {
         self.size = bytes;
     }
 
@@ -211,13 +211,12 @@ impl SuccessorRequest {
             SuccessorState::Unknown { .. } => Err(busy(RETRY_SUCCESSOR_US)),
             SuccessorState::Ready(successor) => Ok(successor),
             SuccessorState::Denied { status, message, .. } => {
-                let answer = match status {
-                    // These statuses do not mean a lack of room.
-                    Status::Unavailable | Status::LogFailed | Status::Busy => Answer {
+                let answer = match status.is_passing() {
+                    true => Answer {
                         value: RETRY_CONTROLLER_US,
                         ..Answer::refuse(Status::Busy, message.clone())
                     },
-                    status => Answer::refuse(status, message.clone()),
+                    false => Answer::refuse(status, message.clone()),
                 };
                 self.state = SuccessorState::Denied { status, message, again_at: 0 };
                 Err(answer)
@@ -238,8 +237,9 @@ const OPEN: u8 = 0;
 const CONTINUES: u8 = 1;
 const FINAL: u8 = 2;
 
-/// The end of a block of a structure that grows: its seal, and the request for its successor.
+/// The end of a block of a structure that grows: its capacity, its seal, and the request for its successor.
 pub(crate) struct Tail {
+    pub capacity: CapacityRequest,
     request: SuccessorRequest,
     seal: Option<Seal>,
 }
@@ -251,10 +251,21 @@ pub(crate) struct TailImage {
 }
 
 impl Tail {
-    pub fn new(block_size: usize, marks: Marks) -> Tail {
-        let mut request = SuccessorRequest::new(block_size);
+    pub fn new(capacity: CapacityRequest, marks: Marks) -> Tail {
+        let mut request = SuccessorRequest::new(capacity.bytes());
         request.set_marks(marks);
-        Tail { request, seal: None }
+        Tail { capacity, request, seal: None }
+    }
+
+    /// As `Enlarge::wants_capacity`, with this many used bytes.
+    pub fn wants_capacity(&mut self, used: usize, expected: usize) -> Option<usize> {
+        if self.is_open() { self.capacity.wanted(used, expected) } else { None }
+    }
+
+    /// The controller's answer to the request for a larger capacity.
+    pub fn set_capacity(&mut self, answer: Capacity) {
+        self.capacity.answered(answer);
+        self.request.set_capacity(self.capacity.bytes());
     }
 
     #[inline]
@@ -295,9 +306,9 @@ impl Tail {
         &mut self.request
     }
 
-    /// Whether to request a successor now, with this many used bytes.
+    /// Whether to request a successor now, with this many used bytes: not while the block grows in place.
     pub fn wants_successor(&mut self, used: usize) -> bool {
-        self.seal.is_none() && self.request.wanted(used)
+        self.seal.is_none() && !self.capacity.may_grow() && self.request.wanted(used)
     }
 
     /// Appends the state that a block at another server needs.

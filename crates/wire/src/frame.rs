@@ -308,6 +308,14 @@ impl RequestHeader {
     }
 }
 
+impl Status {
+    /// Whether a controller that refused a request with this status may answer otherwise soon, with nothing
+    /// done about it: it is busy, away, or cannot write its log.
+    pub fn is_passing(self) -> bool {
+        matches!(self, Status::Busy | Status::Unavailable | Status::LogFailed)
+    }
+}
+
 /// The header of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHeader {

@@ -4,7 +4,8 @@ use super::BlockSlot;
 use super::export::RetainedBlock;
 use super::lifecycle::Lifecycle;
 use super::tiers::BlockResidency;
-use honeycomb_types::{BlockAt, BlockId, BlockUnits, Bug, Epoch, ServerId, ShardIx};
+use super::units::UnitsInUse;
+use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, ServerId, ShardIx};
 use std::ops::Range;
 
 /// The blocks of a shard, by their index in the shard.
@@ -12,31 +13,21 @@ pub(super) struct Blocks {
     shard: ShardIx,
     /// Most blocks that each controller shard may name.
     most: u32,
-    /// The units of the blocks, and the most of them.
-    units: (BlockUnits, u32),
     /// The number under which each controller shard knows this server; 0 for none.
     members: Vec<ServerId>,
     /// For each controller shard, as many as there are blocks: each controller shard may name any block, and
     /// uses at most its share of them.
     lives: Vec<Lifecycle>,
-    /// Units of blocks in use or retained: never more than the shard has (INV-40).
-    held: u32,
+    /// The memory of blocks in use or retained, in all tiers (INV-40).
+    held: UnitsInUse,
     /// Epoch of the last owner of each block, to recognise a late open or free.
     last_epoch: Vec<Epoch>,
 }
 
 impl Blocks {
     /// A shard of a server without a number has no blocks until `join`.
-    pub fn new(shard: ShardIx, most: u32, units: (BlockUnits, u32)) -> Blocks {
-        Blocks {
-            shard,
-            most,
-            units,
-            members: Vec::new(),
-            lives: Vec::new(),
-            held: 0,
-            last_epoch: Vec::new(),
-        }
+    pub fn new(shard: ShardIx, most: u32, held: UnitsInUse) -> Blocks {
+        Blocks { shard, most, members: Vec::new(), lives: Vec::new(), held, last_epoch: Vec::new() }
     }
 
     /// The server has a number at a controller shard for which it holds no blocks.
@@ -170,25 +161,17 @@ impl Blocks {
 
     /// Whether another block of this capacity can be opened.
     pub fn has_room(&self, capacity: u64) -> bool {
-        let (units, most) = self.units;
-        self.held + units.capacity_for(capacity) <= most
+        self.held.has_room(capacity)
     }
 
-    /// Changes the capacity of a block in use. Returns the units that it has more.
-    pub fn enlarge(&mut self, index: usize, capacity: u64) -> u32 {
-        let (units, _) = self.units;
+    /// Changes the capacity of a block in use. Returns the one before.
+    pub fn enlarge(&mut self, index: usize, capacity: u64) -> u64 {
         let owner = &mut self.found_mut(index).owner;
         let (at, before) = (owner.at, std::mem::replace(&mut owner.capacity, capacity));
         assert!(before <= capacity, "INV-60: {at:?} of {before} bytes gets {capacity}");
-        let more = units.capacity_for(capacity) - units.capacity_for(before);
-        self.holds(more);
-        more
-    }
-
-    fn holds(&mut self, units: u32) {
-        self.held += units;
-        let (held, (_, most)) = (self.held, self.units);
-        assert!(held <= most, "INV-40: {held} of {most} units are held");
+        self.held.give(before);
+        self.held.take(capacity);
+        before
     }
 
     /// The epoch of the last owner.
@@ -243,15 +226,13 @@ impl Blocks {
         let before = std::mem::replace(&mut self.lives[index], life);
         let free = matches!(before, Lifecycle::Free);
         assert!(free, "INV-01, INV-02: {at:?} is held, and its block is not free");
-        self.holds(self.units.0.capacity_for(self.lives[index].capacity()));
+        self.held.take(self.lives[index].capacity());
     }
 
     /// A held block is free from now on.
     fn end(&mut self, index: usize) -> Lifecycle {
         let life = std::mem::take(&mut self.lives[index]);
-        let (held, units) = (self.held, self.units.0.capacity_for(life.capacity()));
-        assert!(held >= units, "INV-40: block {index} of {units} units is freed, of {held}");
-        self.held -= units;
+        self.held.give(life.capacity());
         life
     }
 }

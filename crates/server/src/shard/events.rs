@@ -99,6 +99,18 @@ impl BlockSlot {
             Successor::Ready(moved) => Successor::Ready(moved),
         }
     }
+
+    /// The same of a request for a larger capacity.
+    fn capacity_answered(&mut self, now: Time, answer: Capacity) -> Capacity {
+        self.enlarging.answered(now, &answer);
+        match answer {
+            Capacity::Denied(status, why) => Capacity::Denied(refusal_at_block(status), why),
+            Capacity::Granted(bytes) => {
+                self.successor.full.ends();
+                Capacity::Granted(bytes)
+            }
+        }
+    }
 }
 
 impl Shard {
@@ -146,7 +158,7 @@ impl Shard {
                     growth.successor(backing, now, answer);
                 }
                 BlockMessage::Capacity(answer) => {
-                    slot.enlarging.answered(now, &answer);
+                    let answer = slot.capacity_answered(now, answer);
                     slot.enlarge_memory();
                     let (enlarge, backing) = slot.enlarge();
                     enlarge.capacity(backing, now, answer);

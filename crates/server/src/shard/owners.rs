@@ -149,7 +149,7 @@ impl Owners<'_> {
             importing: owner.importing,
         });
         if !owner.tier.is_below() {
-            self.tiers.take_frame(owner.capacity);
+            self.tiers.frames.take(owner.capacity);
         }
         let slot = BlockSlot {
             owner,
@@ -183,9 +183,10 @@ impl Owners<'_> {
         if bytes <= slot.owner.capacity {
             return;
         }
-        let more = self.blocks.enlarge(index, bytes);
+        let before = self.blocks.enlarge(index, bytes);
         if has_frame {
-            self.tiers.take_units(more);
+            self.tiers.frames.give(before);
+            self.tiers.frames.take(bytes);
         }
     }
 
@@ -209,7 +210,7 @@ impl Owners<'_> {
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
         let Some(below) = owner.tier.below() else {
-            if self.tiers.has_frame(owner.capacity) {
+            if self.tiers.frames.has_room(owner.capacity) {
                 return Ok(());
             }
             let text = format!("the memory of this core, of {frames} whole blocks, is in use");

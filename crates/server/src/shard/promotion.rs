@@ -66,7 +66,7 @@ impl TierWork<'_> {
         let slot = self.blocks.found_mut(index);
         let BlockOwner { structure, at, capacity, .. } = slot.owner;
         let copy = slot.residency.promoted();
-        self.tiers.take_frame(capacity);
+        self.tiers.frames.take(capacity);
         self.tiers.give_room(MemoryRoom::Cache, capacity);
         if let Some(copy) = copy {
             self.tiers.free_copy(copy, self.config.block_size);
@@ -81,7 +81,7 @@ impl TierWork<'_> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let slot = self.blocks.get_mut(index);
         let Some(slot) = slot else { return refuse("the block is retained for a flush") };
-        let has_frame = self.tiers.has_frame(slot.owner.capacity);
+        let has_frame = self.tiers.frames.has_room(slot.owner.capacity);
         if slot.residency.is_promoting() {
             return Ok(());
         }
@@ -115,7 +115,7 @@ impl TierWork<'_> {
         };
         let slot = self.blocks.found_mut(index);
         slot.residency.promotes();
-        self.tiers.take_frame(owner.capacity);
+        self.tiers.frames.take(owner.capacity);
         let at = disk_slot as u64 * self.config.block_size as u64;
         let what = IoWhat::ReadBlock { at, into, length: read.end, sums };
         self.tiers.ask(tier, disk_slot, Doing::Promote { at: owner.at }, what);

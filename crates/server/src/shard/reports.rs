@@ -73,7 +73,7 @@ impl<'a> Reports<'a> {
     /// Memory in use, in whole blocks with begun ones included, and places of the write cache in use. For
     /// tests.
     pub fn in_memory(&self) -> (u32, u32) {
-        (self.tiers.whole_frames(), self.tiers.write_cache.taken)
+        (self.tiers.frames.blocks(), self.tiers.write_cache.taken)
     }
 
     /// Whether a block has a frame. For tests.

@@ -32,9 +32,7 @@ impl EnlargeState {
     pub fn answered(&mut self, now: Time, answer: &Capacity) {
         self.again_at = match answer {
             Capacity::Granted(_) => Time::ZERO,
-            Capacity::Denied(Status::Busy | Status::Unavailable | Status::LogFailed, _) => {
-                now + ASK_AGAIN
-            }
+            Capacity::Denied(status, _) if status.is_passing() => now + ASK_AGAIN,
             Capacity::Denied(..) => now + ENLARGE_AGAIN,
         };
     }

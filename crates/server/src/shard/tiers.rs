@@ -22,6 +22,7 @@ use super::outbox::Outbox;
 use super::pending::AllPending;
 use super::reading::Reading;
 use super::residency::{MemoryRoom, Residency};
+use super::units::UnitsInUse;
 use super::write_cache::WriteCache;
 use super::{BlockOwner, BlockSlot, Effect, Shard, ShardConfig};
 use crate::refusals::wrong_epoch;
@@ -29,7 +30,7 @@ use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
 use honeycomb_structures::{Answer, Rest};
 use honeycomb_types::limits::{DISCARD_AGAIN, WARM_READ_MAX};
-use honeycomb_types::{BlockAt, BlockUnits, Bug, StructureId, TierClass, TierIx, TierSpec, Time};
+use honeycomb_types::{BlockAt, Bug, StructureId, TierClass, TierIx, TierSpec, Time};
 use honeycomb_wire::Status;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -115,10 +116,8 @@ pub(super) struct Tiers {
     /// Blocks on their way to a store that wait for buffers.
     pub hungry: Vec<BlockAt>,
     pub look_again: Option<Time>,
-    /// Units of memory that blocks use.
-    frames: u32,
-    /// The units of blocks, and the most in memory.
-    units: (BlockUnits, u32),
+    /// The memory that blocks use (INV-42).
+    pub frames: UnitsInUse,
     pub write_cache: WriteCache,
     /// Backings that a planted defect reuses unscrubbed.
     pub stale: Vec<Backing>,
@@ -139,13 +138,13 @@ pub struct TierCounts {
 }
 
 impl Tiers {
-    pub(super) fn new(disks: &[TierSpec], units: (BlockUnits, u32)) -> Tiers {
+    pub(super) fn new(disks: &[TierSpec], frames: UnitsInUse) -> Tiers {
         let disks = disks.iter().map(|&TierSpec { class, blocks }| DiskShare {
             class,
             free: (0..blocks).rev().collect(),
             slots: vec![DiskSlot::default(); blocks as usize],
         });
-        Tiers { disks: disks.collect(), units, ..Tiers::default() }
+        Tiers { disks: disks.collect(), frames, ..Tiers::default() }
     }
 
     fn disk(&mut self, tier: TierIx) -> &mut DiskShare {
@@ -238,33 +237,10 @@ impl Tiers {
         residency.tiers()
     }
 
-    /// Memory that blocks use, in whole blocks.
-    pub(super) fn whole_frames(&self) -> u32 {
-        self.frames.div_ceil(self.units.0.whole())
-    }
-
-    /// Whether a frame of this capacity is free.
-    pub(super) fn has_frame(&self, capacity: u64) -> bool {
-        let (units, most) = self.units;
-        self.frames + units.capacity_for(capacity) <= most
-    }
-
-    /// A block gets a frame of this capacity.
-    pub(super) fn take_frame(&mut self, capacity: u64) {
-        self.take_units(self.units.0.capacity_for(capacity));
-    }
-
-    /// Blocks use this many more units of memory.
-    pub(super) fn take_units(&mut self, units: u32) {
-        self.frames += units;
-        let (used, (_, most)) = (self.frames, self.units);
-        assert!(used <= most, "INV-42: {used} of {most} units of memory are used");
-    }
-
     /// Memory of a block of this capacity is free.
     pub(super) fn give_room(&mut self, room: MemoryRoom, capacity: u64) {
         match room {
-            MemoryRoom::Frame => self.frames -= self.units.0.capacity_for(capacity),
+            MemoryRoom::Frame => self.frames.give(capacity),
             MemoryRoom::Cache => self.write_cache.taken -= 1,
             MemoryRoom::None => {}
         }

@@ -3,7 +3,7 @@
 
 use crate::common::{access, owner};
 use honeycomb_server::{BlockMessage, BlockOwner, Effect, KeptFault, Shard, VolumeParts};
-use honeycomb_structures::{Answer, Outcome, Successor, Ticket};
+use honeycomb_structures::{Answer, Capacity, Outcome, Successor, Ticket};
 use honeycomb_types::limits::SUCCESSOR_IDLE;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Marks, Sequence, ServerId, ShardIx, Time,
@@ -343,4 +343,53 @@ proptest! {
             prop_assert!(ahead <= 1, "at most one block ahead of the writer");
         }
     }
+}
+
+/// A structure that has ended is `NotFound` at the controller. A caller of one of its blocks would take that
+/// for a missing key: it gets `WrongEpoch`, and asks the controller. Room that comes later is used.
+#[test]
+fn a_block_that_is_denied_a_larger_capacity_refuses_as_the_controller_did() {
+    const LARGE: usize = 1 << 20;
+    let at = block(0);
+    let mut shard = crate::common::shard(SERVER, crate::common::config(LARGE, 4));
+    let owner = BlockOwner { capacity: SIZE as u64, ..owner(at, Kind::File, true) };
+    shard.open(owner, None).unwrap();
+    shard.out().take_effects();
+    let mut now = Time::from_millis(5000);
+    let payload = vec![7; LARGE / 8];
+    let mut sequence = 1;
+    let mut append = |shard: &mut Shard, now: Time| {
+        let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::FileAppend) };
+        (header.payload_len, header.lane) = (payload.len() as u32, LaneId(1));
+        header.sequence = Sequence(sequence);
+        match shard.apply(now, &access(false), &header, &[], &payload, Ticket(1)) {
+            Outcome::Done(answer) => {
+                sequence += u64::from(answer.executed());
+                answer.status
+            }
+            Outcome::Parked => panic!("an append was parked"),
+        }
+    };
+    let answers = [
+        (Status::Busy, Status::Busy),
+        (Status::QuotaExceeded, Status::QuotaExceeded),
+        (Status::NotFound, Status::WrongEpoch),
+    ];
+    for (told, expected) in answers {
+        let first = append(&mut shard, now);
+        assert!(matches!(first, Status::Busy | Status::QuotaExceeded), "{first:?} before {told:?}");
+        shard.tick(now);
+        let asked = shard.out().take_effects();
+        let bytes = asked.iter().find_map(|effect| match effect {
+            Effect::Enlarge { at: block, bytes, .. } if *block == at => Some(*bytes),
+            _ => None,
+        });
+        assert!(bytes.is_some_and(|bytes| bytes >= payload.len() as u64), "{asked:?}");
+        let denied = Capacity::Denied(told, "no".into());
+        shard.receive(now, at, BlockMessage::Capacity(denied));
+        assert_eq!(append(&mut shard, now), expected, "{told:?}");
+        now = now + Duration::from_secs(2);
+    }
+    shard.receive(now, at, BlockMessage::Capacity(Capacity::Granted(LARGE)));
+    assert_eq!(append(&mut shard, now), Status::Ok);
 }

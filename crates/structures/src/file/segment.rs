@@ -28,7 +28,6 @@ struct Append {
 
 /// A segment of a file, which fills one block. Offsets are relative to the block.
 pub(super) struct FileSegment {
-    pub capacity: CapacityRequest,
     pieces: Pieces<Append>,
     pub tail: Tail,
     pub events: Events,
@@ -40,8 +39,7 @@ impl FileSegment {
     pub fn new(capacity: CapacityRequest, marks: Marks) -> FileSegment {
         FileSegment {
             pieces: Pieces::new(),
-            tail: Tail::new(capacity.bytes(), marks),
-            capacity,
+            tail: Tail::new(capacity, marks),
             events: Events::default(),
             journal: FileJournal::default(),
         }
@@ -94,7 +92,7 @@ impl FileSegment {
             "INV-07: a block is sealed at {length} while data arrives"
         );
         assert!(self.tail.is_open(), "INV-23: a block is sealed twice, now at {length}");
-        let capacity = self.capacity.bytes();
+        let capacity = self.tail.capacity.bytes();
         assert!(length <= capacity as u64, "INV-23: {length} bytes in a block of {capacity}");
         self.tail.close(seal);
         self.report_seal();
@@ -125,10 +123,10 @@ impl FileSegment {
             None if self.journal.is_ending() => return Err(self.busy()),
             None => {}
         }
-        let (limit, tail) = (large_limit(self.capacity.most()), self.pieces.tail());
+        let (limit, tail) = (large_limit(self.tail.capacity.most()), self.pieces.tail());
         // An append over the limit is accepted if it fits. If it does not fit, it does not seal the block,
         // because too many bytes would remain unused.
-        if length > limit && length > self.capacity.most() - tail {
+        if length > limit && length > self.tail.capacity.most() - tail {
             let message = format!(
                 "an append of {length} bytes is over the limit of {limit} (block / 8), and this \
                  block has no room for it"
@@ -141,8 +139,8 @@ impl FileSegment {
         if self.pieces.is_full() {
             return Err(self.busy());
         }
-        if length > self.capacity.bytes() - tail {
-            return Err(self.capacity.refuse(length).unwrap_or_else(|| self.overflow()));
+        if length > self.tail.capacity.bytes() - tail {
+            return Err(self.tail.capacity.refuse(length).unwrap_or_else(|| self.overflow()));
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use super::patches::Unsent;
 use super::region::{Above, HEADER, Region, packed_len};
 use super::regions::Regions;
 use super::shrink::Shrink;
+use crate::{Capacity, CapacityRequest};
 use honeycomb_block::{Backing, HUGE_FROM};
 use honeycomb_types::limits::{REGION_MAX, REGION_MIN};
 use honeycomb_types::{Bug, Time};
@@ -36,30 +37,19 @@ const EFFORT: usize = 8;
 
 /// The extents of a block with their owners.
 pub(super) struct Heap {
-    pub size: usize,
-    /// The block size.
-    most: usize,
-    pub region_max: usize,
+    pub capacity: CapacityRequest,
     pub arena: Arena,
     pub regions: Regions,
     pub values: LargeValues,
     pub(super) shrink: Shrink,
 }
 
-/// The size of regions from which they are divided, in a heap of this size that may grow to `most` bytes: a
-/// part of a whole block, and at most an eighth of the heap.
-fn region_max(size: usize, most: usize) -> usize {
-    let (min, max) = (REGION_MIN as usize, REGION_MAX as usize);
-    (most / REGION_FRACTION).clamp(min, max).min((size / 8).max(min))
-}
-
 impl Heap {
-    /// A heap with one empty region, in a block of `most` bytes.
-    pub fn new(size: usize, most: usize) -> Heap {
+    /// A heap with one empty region, which has the capacity of its block.
+    pub fn new(capacity: CapacityRequest) -> Heap {
+        let size = capacity.bytes();
         Heap {
-            size,
-            most,
-            region_max: region_max(size, most),
+            capacity,
             arena: Arena::new(size),
             regions: Regions::new(),
             values: LargeValues::default(),
@@ -67,10 +57,25 @@ impl Heap {
         }
     }
 
-    /// Takes more bytes of the block.
-    pub fn enlarge(&mut self, size: usize) {
-        self.arena.enlarge(size);
-        (self.size, self.region_max) = (size, region_max(size, self.most));
+    /// The controller's answer to a request for a larger capacity.
+    pub fn set_capacity(&mut self, answer: Capacity) {
+        if self.capacity.answered(answer) {
+            self.arena.enlarge(self.size());
+        }
+    }
+
+    /// The size of regions from which they are divided: a part of a whole block, and at most an eighth of the
+    /// heap.
+    pub fn region_max(&self) -> usize {
+        let (min, max) = (REGION_MIN as usize, REGION_MAX as usize);
+        let part = (self.capacity.most() / REGION_FRACTION).clamp(min, max);
+        part.min((self.size() / 8).max(min))
+    }
+
+    /// Bytes of the heap.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.capacity.bytes()
     }
 
     /// Bytes in use or reserved, with the bookkeeping.
@@ -85,7 +90,7 @@ impl Heap {
     /// Bytes that are not taken.
     #[inline]
     pub fn free(&self) -> usize {
-        self.size.saturating_sub(self.taken())
+        self.size().saturating_sub(self.taken())
     }
 
     /// Whether an operation fits into `free` bytes that takes `gross` and then releases `replaces`. Only an
@@ -94,15 +99,15 @@ impl Heap {
     pub fn affords(&self, free: usize, gross: usize, replaces: usize) -> bool {
         let net = gross.saturating_sub(replaces);
         let anew = net == 0 || Bug::ReserveTaken.active();
-        let keeps = if anew { 0 } else { self.size / RESERVE_FRACTION };
+        let keeps = if anew { 0 } else { self.size() / RESERVE_FRACTION };
         gross <= free && net + keeps <= free
     }
 
     /// Whether a region can give its upper part to a new one, at little cost.
     pub fn can_split(&self, block: &mut Backing, id: u32) -> bool {
-        let reserve = self.size / RESERVE_FRACTION + EXTENT_COST + HEADER + WORD_COST;
+        let reserve = self.size() / RESERVE_FRACTION + EXTENT_COST + HEADER + WORD_COST;
         let region = self.regions.get(id);
-        self.taken() + reserve <= self.size
+        self.taken() + reserve <= self.size()
             && self.arena.largest_hole() >= region.packed() / 3
             && !block.is_pinned(&region.extent())
     }
@@ -141,7 +146,7 @@ impl Heap {
         if needed > self.regions.get(id).size {
             self.arena.sweep(block);
             let added = needed - self.regions.get(id).packed() + EXTENT_COST;
-            let fits = self.taken() + added <= self.size;
+            let fits = self.taken() + added <= self.size();
             if !fits || !self.grow_among_neighbours(block, id, needed, (0, false)) {
                 return None;
             }
@@ -214,7 +219,7 @@ impl Heap {
         self.arena.give_to(at, Owner::Region(id));
         self.regions.set(id, region);
         // The rest of the region must find room in its place.
-        let room = self.size.saturating_sub(self.taken() + self.size / RESERVE_FRACTION);
+        let room = self.size().saturating_sub(self.taken() + self.size() / RESERVE_FRACTION);
         let more = self.arena.hole_after(at).min(len / 8).min(room) / 8 * 8;
         let size = self.regions.change(id, |region| {
             region.size += more;
@@ -238,19 +243,19 @@ impl Heap {
     /// in smaller blocks unused bytes may not even be resident.
     fn room(&self, needed: usize) -> ExtentSizes {
         let tight = needed + needed / 8;
-        if self.arena.free_bytes() < self.size / 4 {
+        if self.arena.free_bytes() < self.size() / 4 {
             return ExtentSizes {
                 least: round_up(tight),
                 want: round_up(tight),
                 most: round_up(tight),
             };
         }
-        let first = (self.size / 64).clamp(1024, 4096);
-        let (least, want, most) = match self.size < HUGE_FROM {
+        let first = (self.size() / 64).clamp(1024, 4096);
+        let (least, want, most) = match self.size() < HUGE_FROM {
             true => (tight, tight, tight),
             false => (needed + needed / 12, needed + needed / 5, needed + needed / 5 * 2),
         };
-        let limit = self.region_max.max(tight);
+        let limit = self.region_max().max(tight);
         let some = |len: usize| round_up(len.max(first).min(limit));
         let [least, want, most] = [least, want, most].map(some);
         ExtentSizes { least, want, most }
@@ -358,7 +363,7 @@ impl Heap {
         (entry, new): (usize, bool),
     ) -> bool {
         let free = self.free();
-        let len = round_up(needed + needed * free / self.size);
+        let len = round_up(needed + needed * free / self.size());
         for squeeze in [Squeeze::Gently, Squeeze::Fairly, Squeeze::Fully] {
             if self.widen(block, id, len, EFFORT * needed, squeeze, (entry, new)) {
                 return true;
@@ -398,13 +403,13 @@ impl Heap {
     /// Whether any range is pinned. Call this before the search for room: other threads drop pins at any
     /// time, and only a pin that existed at the start explains a failure.
     fn pinned(&self, block: &mut Backing) -> bool {
-        block.is_pinned(&(0..self.size)) || self.arena.zombie_bytes() > 0
+        block.is_pinned(&(0..self.size())) || self.arena.zombie_bytes() > 0
     }
 
     /// Checks whether there is memory to return to the operating system.
     #[inline]
     pub fn look_at_slack(&mut self, now: Time) {
-        self.shrink.look(&self.arena, self.size, now);
+        self.shrink.look(&self.arena, self.size(), now);
     }
 
     /// When memory is to be returned.

@@ -243,12 +243,12 @@ impl Ops for KvBlock {
 
 impl Enlarge for KvBlock {
     fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
-        let table = &mut self.partition.store.table;
-        table.capacity.wanted(table.heap.taken(), expected)
+        let heap = &mut self.partition.store.table.heap;
+        heap.capacity.wanted(heap.taken(), expected)
     }
 
     fn capacity(&mut self, _block: &mut Backing, _now: Time, answer: Capacity) {
-        self.partition.store.table.set_capacity(answer);
+        self.partition.store.table.heap.set_capacity(answer);
     }
 }
 

@@ -40,7 +40,7 @@ impl Heap {
         let items = self.items(block, squeeze);
         let own = items.iter().position(|item| item.extent.owner == Owner::Region(id));
         let own = own.expect("a region with bytes has an extent");
-        let Some(stretch) = stretch_around(&items, own, len, effort, self.size) else {
+        let Some(stretch) = stretch_around(&items, own, len, effort, self.size()) else {
             return false;
         };
         self.pack(block, &items, stretch, Some((own, len, entry, new)));
@@ -56,7 +56,9 @@ impl Heap {
         squeeze: Squeeze,
     ) -> bool {
         let items = self.items(block, squeeze);
-        let Some(stretch) = stretch_anywhere(&items, len, effort, self.size) else { return false };
+        let Some(stretch) = stretch_anywhere(&items, len, effort, self.size()) else {
+            return false;
+        };
         self.pack(block, &items, stretch, None);
         true
     }
@@ -96,7 +98,7 @@ impl Heap {
                     let keep = match squeeze {
                         Squeeze::Gently if region.size - packed < region.size / 4 => region.size,
                         Squeeze::Gently => packed + packed / 8,
-                        Squeeze::Fairly => packed + packed / 2 * free / self.size,
+                        Squeeze::Fairly => packed + packed / 2 * free / self.size(),
                         Squeeze::Fully => packed,
                     };
                     round_up(keep).min(region.size)
@@ -122,7 +124,7 @@ impl Heap {
         stretch: Range<usize>,
         own: Option<(usize, usize, usize, bool)>,
     ) {
-        let bounds = bounds(items, &stretch, self.size);
+        let bounds = bounds(items, &stretch, self.size());
         let middle = own.map_or(stretch.end, |(own, ..)| own);
         let mut extents = Vec::with_capacity(stretch.len());
         let mut from = bounds.start;

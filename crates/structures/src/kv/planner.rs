@@ -185,10 +185,10 @@ impl MovePlanner {
         now: Time,
         idle: bool,
     ) -> Option<MoveRequest> {
-        let (size, taken) = (table.heap.size, table.heap.taken());
+        let (size, taken) = (table.heap.size(), table.heap.taken());
         self.was_fuller |= taken > self.marks.merge_at(size);
         // A block grows in place before it is divided.
-        let grows = table.capacity.may_grow();
+        let grows = table.heap.capacity.may_grow();
         let split = if grows { None } else { self.wants_split(table, range, block, taken) };
         if split.is_none() {
             // The block has room, or a split would give it none.
@@ -218,7 +218,7 @@ impl MovePlanner {
         block: &Backing,
         taken: usize,
     ) -> Option<MoveRequest> {
-        let size = table.heap.size;
+        let size = table.heap.size();
         let pressed = *table.overflow.relief() == Relief::Wanted;
         let grown = self.merged_with.map_or(0, |with| with + size / HEAVIER);
         let mark = split_mark(self.marks, size, range);
@@ -249,7 +249,7 @@ impl MovePlanner {
 
     /// When `move_request` may have changed although the block has not, if it has requested no move.
     pub fn move_request_due(&self, table: &Table, range: &Ownership) -> Option<Time> {
-        let (size, taken) = (table.heap.size, table.heap.taken());
+        let (size, taken) = (table.heap.size(), table.heap.taken());
         let light = taken <= self.marks.merge_at(size);
         let forgotten = table.overflow.is_lacking() && !Bug::ReasonOutlivesNeed.active();
         let reason = forgotten.then_some(self.reason_until);

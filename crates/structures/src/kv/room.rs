@@ -7,6 +7,7 @@ use super::region::{Above, HEADER, Region};
 use super::table::Table;
 use crate::Answer;
 use honeycomb_block::Backing;
+use honeycomb_types::limits::REGION_MIN;
 use honeycomb_wire::Status;
 
 /// Retry delay while a pinned range is in the way, in microseconds.
@@ -32,7 +33,7 @@ impl Table {
         gross: usize,
         replaces: usize,
     ) -> Result<(), Answer> {
-        let reserve = self.heap.size / RESERVE_FRACTION;
+        let reserve = self.heap.size() / RESERVE_FRACTION;
         if self.heap.affords(self.heap.free(), gross, replaces) {
             return Ok(());
         }
@@ -46,14 +47,14 @@ impl Table {
         }
         // The target of a move has the capacity for it, or refuses it.
         if *self.overflow.relief() != Relief::None
-            && let Some(answer) = self.capacity.refuse(gross + reserve)
+            && let Some(answer) = self.heap.capacity.refuse(gross + reserve)
         {
             return Err(answer);
         }
-        let refusal = self.overflow.refuse(gross, free.saturating_sub(reserve), self.heap.size);
+        let refusal = self.overflow.refuse(gross, free.saturating_sub(reserve), self.heap.size());
         // A block that cannot be divided could hold it with a larger capacity.
         let is_full = refusal.status == Status::BlockFull;
-        Err(self.capacity.denial().filter(|_| is_full).unwrap_or(refusal))
+        Err(self.heap.capacity.denial().filter(|_| is_full).unwrap_or(refusal))
     }
 
     /// Allocates an extent for a value. `replaces` bytes will be released when it is stored.
@@ -104,7 +105,7 @@ impl Table {
             let id = self.map.region_of(hash);
             let region = self.heap.regions.get(id);
             let needed = region.packed_with(entry, true);
-            if needed + needed / 8 <= self.heap.region_max || !self.split(block, hash) {
+            if needed + needed / 8 <= self.heap.region_max() || !self.split(block, hash) {
                 return;
             }
         }
@@ -115,7 +116,8 @@ impl Table {
     fn split(&mut self, block: &mut Backing, hash: u64) -> bool {
         let place = self.map.place_of(hash);
         let id = self.map.region(place);
-        if self.map.len() >= self.regions_max || !self.heap.can_split(block, id) {
+        let most = self.heap.size() / REGION_MIN as usize;
+        if self.map.len() >= most || !self.heap.can_split(block, id) {
             return false;
         }
         let cut = cut(self.heap.regions.get(id), self.map.start(place), block);
@@ -202,7 +204,7 @@ mod tests {
             }
         }
         table.check(&block, &[]);
-        assert!(table.heap.regions.iter().all(|region| region.size <= table.heap.region_max));
+        assert!(table.heap.regions.iter().all(|region| region.size <= table.heap.region_max()));
         assert!(worst < 1.4, "{worst} times the used bytes");
         assert!(sizes >= 4, "regions of {sizes} sizes that differ by a quarter");
     }

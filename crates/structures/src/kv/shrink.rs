@@ -154,16 +154,18 @@ impl Heap {
     /// Returns memory to the operating system, if due. If much of the block is free, its extents are moved
     /// together first: whole chunks at its end can be used by other blocks.
     pub fn return_memory(&mut self, block: &mut Backing, now: Time) {
-        if !self.shrink.is_due(&self.arena, self.size, now) {
+        if !self.shrink.is_due(&self.arena, self.size(), now) {
             return;
         }
-        let used = self.size - self.arena.free_bytes();
+        let used = self.size() - self.arena.free_bytes();
         let free = block.written().max(self.arena.end()) - used;
         let before = self.arena.allocated();
-        if free >= used / PACK_FRACTION && self.pack_some(block, least_hole(self.size), PACK_STEP) {
+        if free >= used / PACK_FRACTION && self.pack_some(block, least_hole(self.size()), PACK_STEP)
+        {
             return self.shrink.pause(self.arena.allocated() - before, now);
         }
-        self.shrink.give_back(&mut self.arena, self.size, block, now);
+        let size = self.size();
+        self.shrink.give_back(&mut self.arena, size, block, now);
     }
 
     /// Reduces the room of a region that is mostly empty.

@@ -50,7 +50,7 @@ impl Store {
     /// The block size.
     #[inline]
     pub fn size(&self) -> usize {
-        self.table.capacity.most()
+        self.table.heap.capacity.most()
     }
 
     /// The hash of a key that this block may hold, for a read.

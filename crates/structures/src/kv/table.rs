@@ -7,10 +7,10 @@ use super::large_values::{large_id, large_room};
 use super::overflow::Overflow;
 use super::ranges::RangeMap;
 use super::region::{ENTRY, Head, LARGE_REF, Region};
-use crate::{Answer, Bytes, Capacity, CapacityRequest};
+use crate::{Answer, Bytes, CapacityRequest};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
-use honeycomb_types::limits::{EXTENT_OWNER, REGION_MIN};
+use honeycomb_types::limits::EXTENT_OWNER;
 use honeycomb_wire::extents::value_length;
 use std::ops::Range;
 
@@ -37,10 +37,7 @@ pub(super) enum Value<'a> {
 pub(super) struct Table {
     pub map: RangeMap,
     pub heap: Heap,
-    /// The size of the heap, and the requests for a larger one.
-    pub capacity: CapacityRequest,
     pub overflow: Overflow,
-    pub regions_max: usize,
     /// Entries of the regions that have hashes.
     pub length: u64,
     /// Lists of extents of deleted entries: to be dropped.
@@ -49,24 +46,12 @@ pub(super) struct Table {
 
 impl Table {
     pub fn new(capacity: CapacityRequest, start: u64) -> Table {
-        let (size, most) = (capacity.bytes(), capacity.most());
         Table {
-            capacity,
             map: RangeMap::new(start, 0),
-            heap: Heap::new(size, most),
+            heap: Heap::new(capacity),
             overflow: Overflow::default(),
-            regions_max: size / REGION_MIN as usize,
             length: 0,
             dropped: Vec::new(),
-        }
-    }
-
-    /// The controller's answer to a request for a larger capacity.
-    pub fn set_capacity(&mut self, answer: Capacity) {
-        if self.capacity.answered(answer) {
-            let size = self.capacity.bytes();
-            self.heap.enlarge(size);
-            self.regions_max = size / REGION_MIN as usize;
         }
     }
 

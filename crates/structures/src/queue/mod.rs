@@ -59,6 +59,16 @@ impl QueueBlock {
         QueueBlock { segment: Migrating::new(segment, move_id) }
     }
 
+    /// The segment for a put. Its items use the whole capacity, unless the block is being sent.
+    fn for_put(&mut self, block: &mut Backing) -> Result<&mut QueueSegment, Answer> {
+        let keeps_layout = self.segment.is_sending();
+        let segment = self.segment.serve(true)?;
+        if !keeps_layout {
+            segment.use_capacity(block);
+        }
+        Ok(segment)
+    }
+
     /// The work after every change, unless the block is frozen.
     fn settle(&mut self, block: &mut Backing, now: Time) {
         if self.segment.is_frozen() {
@@ -110,18 +120,16 @@ impl Ops for QueueBlock {
             let received = self.segment.receive(block, operation, payload);
             return Outcome::Done(received.unwrap_or_else(|refusal| refusal));
         }
-        let keeps_layout = self.segment.is_sending();
-        let segment = match self.segment.serve(operation.op.mutates() != Mutates::No) {
+        let segment = match operation.op {
+            Op::QueuePut => self.for_put(block),
+            op => self.segment.serve(op.mutates() != Mutates::No),
+        };
+        let segment = match segment {
             Ok(segment) => segment,
             Err(answer) => return Outcome::Done(answer),
         };
         let outcome = match operation.op {
-            Op::QueuePut => {
-                if !keeps_layout {
-                    segment.use_capacity(block);
-                }
-                segment.put(block, operation, payload)
-            }
+            Op::QueuePut => segment.put(block, operation, payload),
             Op::QueueGet => match segment.get(block, operation) {
                 Ok(outcome) => outcome,
                 Err(refusal) => Outcome::Done(refusal),
@@ -164,12 +172,7 @@ impl Streaming for QueueBlock {
         length: usize,
     ) -> Result<(), Answer> {
         assert_eq!(operation.op, Op::QueuePut, "only a put carries a payload");
-        let keeps_layout = self.segment.is_sending();
-        let segment = self.segment.serve(true)?;
-        if !keeps_layout {
-            segment.use_capacity(block);
-        }
-        let promised = segment.promise(operation, length);
+        let promised = self.for_put(block)?.promise(operation, length);
         if promised.is_err() {
             // The operation may have sealed the block.
             self.settle(block, operation.now);
@@ -205,21 +208,19 @@ impl Enlarge for QueueBlock {
     fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
         let segment = self.segment.content_mut();
         let used = segment.items.used();
-        if segment.tail.is_open() { segment.capacity.wanted(used, expected) } else { None }
+        segment.tail.wants_capacity(used, expected)
     }
 
     fn capacity(&mut self, _block: &mut Backing, _now: Time, answer: Capacity) {
         // The items use the capacity at the next put, because the block may be in a lower tier now.
-        let segment = self.segment.content_mut();
-        segment.capacity.answered(answer);
-        segment.tail.request().set_capacity(segment.capacity.bytes());
+        self.segment.content_mut().tail.set_capacity(answer);
     }
 }
 
 impl Growth for QueueBlock {
     fn wants_successor(&mut self) -> bool {
         let segment = self.segment.content_mut();
-        !segment.capacity.may_grow() && segment.tail.wants_successor(segment.items.used())
+        segment.tail.wants_successor(segment.items.used())
     }
 
     fn successor(&mut self, block: &mut Backing, now: Time, successor: Successor) {

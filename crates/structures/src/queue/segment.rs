@@ -33,7 +33,6 @@ const WAITING_BYTES_MAX: usize = 1 << 20;
 
 /// A segment of a queue, which fills one block.
 pub(super) struct QueueSegment {
-    pub capacity: CapacityRequest,
     pub items: ItemLog,
     pub deliveries: Deliveries,
     pub waiters: Waiters,
@@ -52,14 +51,12 @@ impl QueueSegment {
         first: bool,
         marks: Marks,
     ) -> QueueSegment {
-        let size = capacity.bytes();
         QueueSegment {
-            capacity,
-            items: ItemLog::new(size),
+            items: ItemLog::new(capacity.bytes()),
             deliveries: Deliveries::default(),
             waiters: Waiters::default(),
             bound: TailBound::new(bounds, first),
-            tail: Tail::new(size, marks),
+            tail: Tail::new(capacity, marks),
             events: Events::default(),
             drained: false,
         }
@@ -75,7 +72,8 @@ impl QueueSegment {
             Some(Seal::Final) => return Err(closed()),
             None => {}
         }
-        let (cost, limit) = (length + PLACE * lengths.len(), large_limit(self.capacity.most()));
+        let (cost, limit) =
+            (length + PLACE * lengths.len(), large_limit(self.tail.capacity.most()));
         if cost > limit {
             let text = format!(
                 "{} with {length} bytes {} over the limit of {} (block / 8, less 4 for each \
@@ -114,11 +112,11 @@ impl QueueSegment {
         if needed <= self.items.size() - self.items.used() {
             return Ok(());
         }
-        if self.items.size() < self.capacity.bytes() {
+        if self.items.size() < self.tail.capacity.bytes() {
             // A larger capacity is used when the block has been sent.
             return Err(busy(RETRY_FILLS_US));
         }
-        if let Some(answer) = self.capacity.refuse(needed) {
+        if let Some(answer) = self.tail.capacity.refuse(needed) {
             return Err(answer);
         }
         if !self.items.is_settled() {
@@ -132,7 +130,7 @@ impl QueueSegment {
 
     /// Lets the items use the whole capacity; before a put, of a block whose bytes may move.
     pub fn use_capacity(&mut self, block: &mut Backing) {
-        let capacity = self.capacity.bytes();
+        let capacity = self.tail.capacity.bytes();
         if self.items.size() < capacity {
             self.items.enlarge(block, capacity);
         }
@@ -171,7 +169,7 @@ impl QueueSegment {
         }
         let (ticket, until) = (operation.ticket, operation.wait_until);
         let putter = Putter { lengths, payload: payload.into() };
-        let most = large_limit(self.capacity.most()).min(WAITING_BYTES_MAX);
+        let most = large_limit(self.tail.capacity.most()).min(WAITING_BYTES_MAX);
         match self.waiters.add_putter(ticket, until, putter, most) {
             true => Outcome::Parked,
             // Other waiting payloads use all the memory for waiting.

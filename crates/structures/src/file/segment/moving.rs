@@ -19,7 +19,7 @@ impl Migrate for FileSegment {
     }
 
     fn back(&self) -> Range<usize> {
-        let end = self.capacity.bytes();
+        let end = self.tail.capacity.bytes();
         end..end
     }
 
@@ -39,7 +39,7 @@ impl Migrate for FileSegment {
         let length = u64::get(&mut from)?;
         let tail = TailImage::get(&mut from)?;
         from.finish()?;
-        if length > self.capacity.bytes() as u64 {
+        if length > self.tail.capacity.bytes() as u64 {
             return Err(broken("the content is longer than a block"));
         }
         self.pieces.restore(length as usize);

@@ -65,7 +65,7 @@ impl Migrate for QueueSegment {
 
     fn restore(&mut self, block: &Backing, now: Time, image: &[u8]) -> Result<(), Answer> {
         let image = QueueImage::get(image)?;
-        if image.counts.size > self.capacity.bytes() as u64 {
+        if image.counts.size > self.tail.capacity.bytes() as u64 {
             return Err(broken("the items need more bytes than the block has"));
         }
         let log = ItemLog::like(&image.counts);
