@@ -453,9 +453,7 @@ impl CatalogModel {
     ) -> Verdict {
         let j = self.job(job_id);
         let expected = self.cluster.making(j, new);
-        let asked =
-            (u64::from(new.blocks.max(1)), self.cluster.first_capacity(new.kind, new.blocks));
-        let asked = (j, asked);
+        let asked = (j, self.cluster.first_memory(new.kind, new.blocks));
         let expected = self.or_waits(expected, reply, orders, asked);
         agree("the creation of a structure", reply, &expected)?;
         let (Ok((prefix, existing)), Ok(Reply::Opened(opened))) = (expected, reply) else {

@@ -377,7 +377,7 @@ pub enum Command<'a> {
     /// where there are several shards, and in answer to `Effect::Lots`. Empty when the server refused the
     /// latter.
     Lent { server: ServerId, lent: &'a [u32] },
-    /// The last allocation, of this many blocks, was refused as `OutOfMemory`: requests blocks from
+    /// The last allocation, of this many units, was refused as `OutOfMemory`: requests blocks from
     /// servers that lend, and demotes blocks of the caller. `Catalog::awaits_room` returns whether
     /// any will be freed.
     ShortOf { units: u32 },

@@ -8,7 +8,6 @@
 
 use crate::command::Seal;
 use crate::pool::{Draw, SlotOwner, Wanted, Where};
-use crate::quota::Quota;
 use crate::structures::{Granted, Placed, StructureRecord};
 use crate::{Catalog, CatalogError, Effect, Reply, Router};
 use honeycomb_types::{BlockAt, BlockId, Bug, MapVersion, MoveId, ServerId, StructureId};
@@ -183,8 +182,7 @@ impl Catalog {
         if units > before {
             self.enlarge(s, at, (before, units))?;
         }
-        let capacity = u64::from(self.pool.units(at.block)) * self.units().bytes();
-        Ok(Reply::Capacity { bytes: capacity })
+        Ok(Reply::Capacity { bytes: self.capacity_of(at.block) })
     }
 
     fn enlarge(
@@ -198,29 +196,16 @@ impl Catalog {
         if tier != to || self.structures[s].move_of(at.block).is_some() {
             return Err(CatalogError::Moving { at });
         }
-        let (more, recovering) = (units - before, self.recovering());
-        let quota = self.may_take(j, s, more.into())?;
-        if recovering && quota != Quota::None {
-            return Err(CatalogError::Recovering);
-        }
-        self.pressure.asks(n);
-        let fair = self.policy.kind().is_fair() && !recovering && !tier.is_below();
+        let more = units - before;
+        let quota = self.request_memory((j, n), s, more)?;
+        let fair = self.policy.kind().is_fair() && !self.recovering() && !tier.is_below();
         let leaves = fair && self.leaves_memory(j, more);
         if leaves || self.pool.enlarge(at.block, units, Draw::Ordinary).is_err() {
-            self.pressure.refuses(n);
-            return Err(match recovering {
-                true => CatalogError::Recovering,
-                false => CatalogError::OutOfMemory(Box::new(self.full((j, n), s, more.into()))),
-            });
+            return Err(self.refuse_memory((j, n), s, more));
         }
-        if Bug::CapacityUncounted.active() {
-            return Ok(());
+        if !Bug::CapacityUncounted.active() {
+            self.receive_memory((j, s), quota, more);
         }
-        match quota {
-            Quota::Beside => self.units_found(j, s, more.into()),
-            Quota::None | Quota::Bounded => self.units_came(j, s, more.into()),
-        }
-        self.check_held(j);
         Ok(())
     }
 

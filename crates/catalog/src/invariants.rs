@@ -140,10 +140,9 @@ impl Catalog {
         let mut live_prefixes = 0;
         for (j, job) in self.jobs.iter() {
             let own = || self.structures.iter().map(|(_, s)| s).filter(|s| s.job == j);
-            let blocks = own().flat_map(StructureRecord::blocks);
-            let bytes: u64 = blocks.map(|block| self.pool.bytes_used(block)).sum();
-            let own_indices = self.structures.iter().filter(|(_, s)| s.job == j);
-            let units: u64 = own_indices.map(|(s, _)| self.units_of(s)).sum();
+            let blocks = || own().flat_map(StructureRecord::blocks);
+            let bytes: u64 = blocks().map(|block| self.pool.bytes_used(block)).sum();
+            let units: u64 = blocks().map(|block| u64::from(self.pool.units(block))).sum();
             let nodes = || self.dag.nodes.iter().map(|(_, node)| node).filter(|n| n.job == j);
             let live = nodes().filter(|node| node.live()).count() as u64;
             live_prefixes += live;

@@ -50,10 +50,12 @@ impl Server {
     fn desired(&self, short: u32) -> Box<[u32]> {
         let cores = self.cores().len() as u32;
         let idle = short == 0 && self.cores().all(|core| core.out() == 0);
-        let reserve = self.reserve().div_ceil(cores);
+        // Whole blocks on each core.
+        let whole = self.units.whole();
+        let reserve = self.reserve().div_ceil(whole).div_ceil(cores) * whole;
         let extra = short.div_ceil(cores);
         let desired = self.cores().map(|core| {
-            let lot = lot(core.capacity(), self.units.whole());
+            let lot = lot(core.capacity(), whole);
             let (out, spare) = (core.out(), core.room());
             let units = match spare {
                 _ if idle => 0,

@@ -317,8 +317,7 @@ impl Catalog {
         let structure = &self.structures[s];
         let marks = self.marks(structure.prefix);
         let most = |side: BlockId| {
-            let capacity = u64::from(self.pool.units(side)) * self.units().bytes();
-            marks.split_at(capacity as usize) as u64 * MERGE_FILL.0 / MERGE_FILL.1
+            marks.split_at(self.capacity_of(side) as usize) as u64 * MERGE_FILL.0 / MERGE_FILL.1
         };
         let own = self.pool.bytes_used(block);
         [place.checked_sub(1), Some(place + 1)]

@@ -288,11 +288,14 @@ impl Pool {
             self.servers().map(|(id, server)| ServerRoom { server: id, free: room_of(server) }),
         );
         let mut taken: HashMap<BlockId, u32> = HashMap::new();
-        let mut blocks = Vec::with_capacity(asked as usize);
+        let mut blocks: Vec<BlockAt> = Vec::with_capacity(asked as usize);
         for _ in 0..asked {
             if rooms.iter().all(|room| room.free == 0) {
-                // One core has no more names for blocks of little capacity.
-                blocks.iter().for_each(|at| self.untake(*at));
+                // A core has no more names for blocks of little capacity. No server knows of these.
+                for at in blocks {
+                    self.keep(at.block, structure);
+                    self.confirm(at);
+                }
                 self.rooms = rooms;
                 return Err(NoRoom);
             }
@@ -358,16 +361,6 @@ impl Pool {
         self.staying.change(None, self.staying_for(block));
         self.meter.change(None, self.lying(block));
         BlockAt { block, epoch }
-    }
-
-    /// Reverts `take`: the block was not opened.
-    fn untake(&mut self, at: BlockAt) {
-        self.staying.change(self.staying_for(at.block), None);
-        self.meter.change(self.lying(at.block), None);
-        let server = self.servers.get_mut(&at.block.server()).expect("the block was just taken");
-        let slot = server.slot(at.block).expect("the block was just taken");
-        slot.state = QUARANTINED;
-        server.cores[at.block.shard().0 as usize].put_back(at.block.index());
     }
 
     /// Takes a block back from its owner. Returns the bytes that it held.

@@ -22,7 +22,7 @@ use crate::slab::{NONE, Slab, chain};
 use crate::{Actor, Catalog, CatalogError, Reply};
 use hashbrown::HashMap;
 use honeycomb_types::limits::TENANTS_MAX;
-use honeycomb_types::{BlockUnits, Bug, PrefixId, check_name, tenant_of};
+use honeycomb_types::{BlockId, BlockUnits, Bug, PrefixId, check_name, tenant_of};
 
 /// The limits and the weight of a tenant, a job or a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,6 +303,11 @@ impl Catalog {
     /// The capacity of a structure's blocks, in units.
     pub(crate) fn units_of(&self, s: u32) -> u64 {
         self.structures[s].blocks().map(|block| u64::from(self.pool.units(block))).sum()
+    }
+
+    /// Bytes that a block may hold.
+    pub(crate) fn capacity_of(&self, block: BlockId) -> u64 {
+        u64::from(self.pool.units(block)) * self.units().bytes()
     }
 
     /// Units as whole blocks, begun ones included.

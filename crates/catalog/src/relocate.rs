@@ -160,11 +160,8 @@ impl Catalog {
         let taken = first.or_else(|none| taken.find_map(Result::ok).ok_or(none));
         let Ok(taken) = taken else {
             let n = self.structures[s].prefix;
-            return Err(CatalogError::OutOfMemory(Box::new(self.full(
-                (j, n),
-                s,
-                wanted.units.into(),
-            ))));
+            let full = self.full((j, n), s, wanted.units.into());
+            return Err(CatalogError::OutOfMemory(Box::new(full)));
         };
         // The block is not charged, because no owner of a quota has requested it.
         self.units_found(j, s, wanted.units.into());

@@ -403,19 +403,13 @@ impl Catalog {
         wanted: Wanted,
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
-        let recovering = self.recovering();
         let asked = wanted.all();
-        let quota = self.may_take(j, s, asked as u64)?;
-        if quota != Quota::None && recovering {
-            // INV-30: a server may still report growth that the log has lost, which counts as well.
-            return Err(CatalogError::Recovering);
-        }
-        self.pressure.asks(n);
+        let quota = self.request_memory((j, n), s, asked)?;
         self.pool.staying.own(s, j);
         // The target of a move is filled in memory.
         let below = demotion.begins_below() && draw == Draw::Ordinary && !self.is_journaled(n);
         let below = if below { TIERS_MAX } else { 0 };
-        let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
+        let fair = self.policy.kind().is_fair() && below > 0 && !self.recovering();
         // The room that a fair policy keeps free belongs to holders within their share. Blocks that may
         // change do so in memory, on every server.
         let last = self.jobs[j].hints.not_sensitive && demotion == Demotion::Appended;
@@ -442,33 +436,52 @@ impl Catalog {
         if fair && blocks.is_ok() {
             self.is_paid(n);
         }
-        let blocks = blocks.map_err(|NoRoom| {
-            self.pressure.refuses(n);
-            // Disconnected servers may have room as well.
-            match recovering {
-                true => CatalogError::Recovering,
-                false => CatalogError::OutOfMemory(Box::new(self.full((j, n), s, asked as u64))),
-            }
-        })?;
-        match quota {
-            Quota::Beside => self.units_found(j, s, asked as u64),
-            Quota::None | Quota::Bounded => self.units_came(j, s, asked as u64),
-        }
-        self.check_held(j);
+        let blocks = blocks.map_err(|NoRoom| self.refuse_memory((j, n), s, asked))?;
+        self.receive_memory((j, s), quota, asked);
         Ok(blocks)
+    }
+
+    /// A structure of a prefix requests so many units: refuses what would exceed a quota.
+    pub(crate) fn request_memory(
+        &mut self,
+        (j, n): (u32, u32),
+        s: u32,
+        units: u32,
+    ) -> Result<Quota, CatalogError> {
+        let quota = self.may_take(j, s, units.into())?;
+        if quota != Quota::None && self.recovering() {
+            // INV-30: a server may still report growth that the log has lost, which counts as well.
+            return Err(CatalogError::Recovering);
+        }
+        self.pressure.asks(n);
+        Ok(quota)
+    }
+
+    /// There is no room for the request.
+    pub(crate) fn refuse_memory(&mut self, (j, n): (u32, u32), s: u32, units: u32) -> CatalogError {
+        self.pressure.refuses(n);
+        // Disconnected servers may have room as well.
+        match self.recovering() {
+            true => CatalogError::Recovering,
+            false => CatalogError::OutOfMemory(Box::new(self.full((j, n), s, units.into()))),
+        }
+    }
+
+    /// The request was fulfilled: the job is still within its quota (INV-30).
+    pub(crate) fn receive_memory(&mut self, (j, s): (u32, u32), quota: Quota, units: u32) {
+        match quota {
+            Quota::Beside => self.units_found(j, s, units.into()),
+            Quota::None | Quota::Bounded => self.units_came(j, s, units.into()),
+        }
+        let Job { units: held, quota, .. } = &self.jobs[j];
+        let holds = quota.holds(*held, self.whole());
+        assert!(holds, "INV-30: job {j} holds {held} units, and has {quota:?}");
     }
 
     /// The units with which each of so many blocks of a new structure begins. More than one block is a
     /// request for memory in advance: it is there when they are filled.
     pub(crate) fn first_capacity(&self, attributes: KindAttributes, blocks: u32) -> u32 {
         if attributes.enlarges && blocks <= 1 { 1 } else { self.units().whole() }
-    }
-
-    /// A job that received memory is within its quota (INV-30).
-    pub(crate) fn check_held(&self, j: u32) {
-        let Job { units: held, quota, .. } = &self.jobs[j];
-        let holds = quota.holds(*held, self.whole());
-        assert!(holds, "INV-30: job {j} holds {held} units, and has {quota:?}");
     }
 
     /// Allocates blocks of one tier, all or none.
@@ -575,7 +588,7 @@ impl Catalog {
             marks: self.marks(structure.prefix),
             importing,
             tier: self.pool.place(block).tier,
-            capacity: u64::from(self.pool.units(block)) * self.units().bytes(),
+            capacity: self.capacity_of(block),
             journal: self.journal_at(s),
         }
     }

@@ -10,8 +10,8 @@ impl CatalogModel {
     pub(super) fn units_asked(&self, command: &Command<'_>) -> u64 {
         match *command {
             Command::CreateStructure { structure, .. } => {
-                u64::from(structure.blocks.max(1))
-                    * self.cluster.first_capacity(structure.kind, structure.blocks)
+                let (blocks, units) = self.cluster.first_memory(structure.kind, structure.blocks);
+                blocks * units
             }
             Command::ShortOf { units } => units.into(),
             Command::GrowBlock { at, bytes, .. } => {

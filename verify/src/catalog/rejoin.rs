@@ -25,7 +25,7 @@ impl CatalogModel {
         for file in self.cluster.jobs.iter().flat_map(|job| &job.files) {
             for at in file.held() {
                 let kind = if file.extents.contains(&at) { Kind::Extents } else { file.kind };
-                first.insert(at, self.cluster.first_capacity(kind, 1));
+                first.insert(at, self.cluster.first_memory(kind, 1).1);
             }
         }
         self.cluster.capacities.values_mut().for_each(|units| *units = 1);

@@ -85,24 +85,23 @@ impl Pool {
     }
 
     /// A reconnected server reports the capacity of a block. Returns its owner, and the capacity before and
-    /// now, if it is current.
+    /// now, if it is current. Of a server that was known all the time, no larger one is believed (INV-60).
     pub(crate) fn found_capacity(&mut self, at: BlockAt, units: u32) -> Option<(u32, u32, u32)> {
         let block = at.block;
-        let (lies, lay) = (self.below_for(block), self.lying(block));
+        let (lies, lay) = (self.staying_for(block), self.lying(block));
         let server = self.servers.get_mut(&block.server())?;
-        let whole = server.units.whole();
         let away = server.is_away();
         let core = server.cores.get_mut(block.shard().0 as usize)?;
         let slot = core.slots.get_mut(block.index() as usize)?;
         let (held, before) = (slot.held(), slot.units);
-        if held == SlotOwner::Free || slot.epoch > at.epoch || !(1..=whole).contains(&units) {
+        if held == SlotOwner::Free || slot.epoch > at.epoch || !away && units > before {
             return None;
         }
         match away {
             true => slot.units = units,
             false => core.resize(block.index(), units),
         }
-        self.staying.change(lies.map(|s| (s, before)), lies.map(|s| (s, units)));
+        self.staying.change(lies, self.staying_for(block));
         self.meter.change(lay, self.lying(block));
         let SlotOwner::By(s) = held else { return None };
         Some((s, before, units))

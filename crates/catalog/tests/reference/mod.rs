@@ -673,7 +673,7 @@ impl Cluster {
             Some(file) => Ok((i, Some(file.id))),
             None => {
                 let counts = job.counting(i);
-                let wanted = (new.blocks.max(1) as u64, self.first_capacity(new.kind, new.blocks));
+                let wanted = self.first_memory(new.kind, new.blocks);
                 self.may_have(j, &counts, wanted, new.kind).map(|()| (i, None))
             }
         }
@@ -691,9 +691,10 @@ impl Cluster {
         BlockUnits::of(self.block.0).whole().into()
     }
 
-    /// The capacity with which the blocks of a new structure of this kind begin.
-    pub fn first_capacity(&self, kind: Kind, blocks: u32) -> u64 {
-        if kind.attributes().enlarges && blocks <= 1 { 1 } else { self.whole() }
+    /// The number of blocks of a new structure for which this many were requested, and their capacity.
+    pub fn first_memory(&self, kind: Kind, blocks: u32) -> (u64, u64) {
+        let begins_small = kind.attributes().enlarges && blocks <= 1;
+        (blocks.max(1).into(), if begins_small { 1 } else { self.whole() })
     }
 
     /// The capacity of a block, in units.

@@ -78,6 +78,20 @@ pub fn queue<'a>(path: &'a str, name: &'a str, max_items: u64) -> NewStructure<'
     NewStructure { kind: Kind::Queue, max_items, ..file(path, name, 1) }
 }
 
+/// A server with memory alone, in blocks of 64 KiB.
+pub fn server(address: &str, shards: u8, blocks_per_shard: u32) -> NewServer<'_> {
+    NewServer {
+        address,
+        incarnation: incarnation(address),
+        shards,
+        blocks_per_shard,
+        tiers: &[],
+        block_size: 65_536,
+        flush_root: "",
+        kinds: &[],
+    }
+}
+
 /// The incarnation that a server of this address reports.
 pub fn incarnation(address: &str) -> u64 {
     address.bytes().fold(7, |h, b| h * 31 + b as u64)
@@ -315,16 +329,8 @@ impl Bench {
     ) -> ServerId {
         let tier = |&(class, blocks): &(TierClass, u32)| TierSpec { class, blocks };
         let tiers: Vec<TierSpec> = tiers.iter().map(tier).collect();
-        let server = NewServer {
-            address,
-            incarnation: incarnation(address),
-            shards: 1,
-            blocks_per_shard: frames,
-            tiers: &tiers,
-            block_size: 65_536,
-            flush_root: "/flush",
-            kinds: &[],
-        };
+        let server =
+            NewServer { tiers: &tiers, flush_root: "/flush", ..server(address, 1, frames) };
         match self.run(Command::JoinServer { server }) {
             Ok(Reply::Joined(id)) => id,
             other => panic!("{other:?}"),
@@ -340,18 +346,8 @@ impl Bench {
         flush: bool,
         kinds: &[AnnouncedKind],
     ) -> Result<ServerId, CatalogError> {
-        let incarnation = incarnation(address);
-        let block_size = 65_536;
-        let server = NewServer {
-            address,
-            incarnation,
-            shards,
-            blocks_per_shard,
-            tiers: &[],
-            block_size,
-            flush_root: if flush { "/flush" } else { "" },
-            kinds,
-        };
+        let flush_root = if flush { "/flush" } else { "" };
+        let server = NewServer { flush_root, kinds, ..server(address, shards, blocks_per_shard) };
         match self.run(Command::JoinServer { server })? {
             Reply::Joined(id) => Ok(id),
             other => panic!("{other:?}"),

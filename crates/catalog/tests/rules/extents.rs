@@ -2,7 +2,7 @@
 
 use crate::common::{Bench, file, kv, lease};
 use honeycomb_catalog::{
-    Actor, BlockUsage, CatalogError, Command, Effect, HeldBlock, NewServer, Reply, Report,
+    Actor, BlockUsage, CatalogError, Command, Effect, HeldBlock, Reply, Report,
 };
 use honeycomb_types::{BlockAt, BlockId, Generation, JobId, Kind, ServerId, StructureId, Verbs};
 
@@ -175,16 +175,7 @@ fn a_restarted_controller_knows_them_and_opens_what_was_not_opened() {
     let first = one(&mut bench, job, store, &[]);
     let second = one(&mut bench, job, store, &[first.block]);
     bench.restart();
-    let new = NewServer {
-        address: "a:1",
-        incarnation: "a:1".bytes().fold(7, |h, b| h * 31 + b as u64),
-        shards: 2,
-        blocks_per_shard: 8,
-        tiers: &[],
-        block_size: BLOCK,
-        kinds: &[],
-        flush_root: "",
-    };
+    let new = crate::common::server("a:1", 2, 8);
     bench.run(Command::RejoinServer { server: new, member: server }).unwrap();
     let held = |at| HeldBlock {
         at,

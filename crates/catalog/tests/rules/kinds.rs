@@ -1,7 +1,7 @@
 //! Custom kinds: their announcement by servers, the placement of their blocks, and how they grow and shrink
 //! (INV-17, 20).
 
-use crate::common::{Bench, LEASE, file, kv};
+use crate::common::{Bench, LEASE, file, kv, server};
 use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, NewServer, NewStructure, Opened, PrefixOptions, Reply,
     Router, Seal,
@@ -143,16 +143,8 @@ fn one_code_and_one_name_mean_one_thing() {
     let opened = bench.make(job, of(0x81, "a")).unwrap();
     assert_eq!(opened.map.router, Router::Index);
     // No server may while others have it.
-    let server = NewServer {
-        flush_root: "",
-        address: "s0:1",
-        incarnation: 99,
-        shards: 1,
-        blocks_per_shard: 20,
-        tiers: &[],
-        block_size: 65_536,
-        kinds: &[spec(0x80, "tape2", Router::Index)],
-    };
+    let kinds_then = &[spec(0x80, "tape2", Router::Index)];
+    let server = NewServer { incarnation: 99, kinds: kinds_then, ..server("s0:1", 1, 20) };
     refused(bench.run(Command::JoinServer { server }));
     // A kind that is no longer used is forgotten when the next server joins.
     let ids = [servers[0], opened.map.entries[0].at.block.server()];

@@ -484,7 +484,7 @@ impl Both {
         let (is_kv, open_existing) = (kind == Kind::Kv, true);
         let (max_items, max_bytes) = (bound % 2, bound / 2);
         let new = NewStructure { path, name, kind, blocks, max_items, max_bytes, open_existing };
-        let asked = (u64::from(blocks.max(1)), self.model.first_capacity(kind, blocks));
+        let asked = self.model.first_memory(kind, blocks);
         self.look(j, asked.0 * asked.1);
         let result = self.bench.make(self.ids[j], new);
         let short = cause(&result) == "OutOfMemory";

@@ -1,7 +1,7 @@
 //! Splits and merges of kvs: intents, commits, cancellations, and every order in which they can be
 //! repeated (INV-17, INV-20).
 
-use crate::common::{Bench, LEASE, file, incarnation, kv};
+use crate::common::{Bench, LEASE, file, kv, server};
 use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, Opened, QuotaLevel,
     Reply, Report,
@@ -405,17 +405,7 @@ fn servers_can_be_told_again_what_became_of_their_imports() {
 fn restart(bench: &mut Bench, servers: &[(ServerId, &str)], held: &[(BlockAt, StructureId)]) {
     bench.catalog = bench.recovered();
     for &(member, address) in servers {
-        let (shards, blocks_per_shard, block_size) = (1, 8, 65_536);
-        let server = NewServer {
-            address,
-            incarnation: incarnation(address),
-            shards,
-            blocks_per_shard,
-            tiers: &[],
-            block_size,
-            flush_root: "",
-            kinds: &[],
-        };
+        let server = server(address, 1, 8);
         assert_eq!(bench.run(Command::RejoinServer { server, member }), Ok(Reply::Joined(member)));
     }
     let mut told = Vec::new();
@@ -545,16 +535,7 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
 #[test]
 fn small_structures_do_not_divide_the_memory_that_a_split_needs() {
     let mut bench = Bench::new();
-    let server = NewServer {
-        address: "s1:1",
-        incarnation: incarnation("s1:1"),
-        shards: 3,
-        blocks_per_shard: 4,
-        tiers: &[],
-        block_size: 1 << 20,
-        flush_root: "",
-        kinds: &[],
-    };
+    let server = NewServer { block_size: 1 << 20, ..server("s1:1", 3, 4) };
     bench.run(Command::JoinServer { server }).unwrap();
     let job = bench.job("job");
     bench.create(job, "t", &[], LEASE).unwrap();

@@ -1,9 +1,8 @@
 //! Quotas of tenants, jobs and prefixes (INV-30).
 
-use crate::common::{Bench, LEASE, file, incarnation, kv};
+use crate::common::{Bench, LEASE, file, kv};
 use honeycomb_catalog::{
-    Actor, Allowance, CatalogError, Command, NewServer, PrefixOptions, QuotaChange, QuotaLevel,
-    QuotaOf, Reply,
+    Actor, Allowance, CatalogError, Command, PrefixOptions, QuotaChange, QuotaLevel, QuotaOf, Reply,
 };
 use honeycomb_types::{JobId, Kind, Way};
 
@@ -37,16 +36,7 @@ fn below(path: &str) -> QuotaLevel {
 /// All servers reconnect, and have opened nothing.
 fn come_back(bench: &mut Bench) {
     for server in bench.status().servers {
-        let new = NewServer {
-            address: &server.address,
-            incarnation: incarnation(&server.address),
-            shards: 2,
-            blocks_per_shard: 10,
-            block_size: 65_536,
-            kinds: &[],
-            flush_root: "",
-            tiers: &[],
-        };
+        let new = crate::common::server(&server.address, 2, 10);
         let (server, held) = (server.server, &[][..]);
         bench.run(Command::RejoinServer { server: new, member: server }).unwrap();
         bench.run(Command::Inventory { server, held, last: true }).unwrap();

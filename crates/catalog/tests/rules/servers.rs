@@ -1,6 +1,6 @@
 //! Memory servers: joining, reports, and the losses with a server.
 
-use crate::common::{Bench, LEASE, file, kv};
+use crate::common::{Bench, LEASE, file, kv, server};
 use honeycomb_catalog::{
     Actor, BlockUsage, CatalogError, Command, Loss, NewServer, PrefixState, Reply, Report,
     TierAlarm,
@@ -58,16 +58,7 @@ fn every_start_is_a_new_server() {
     let job = bench.job("job");
     let first = bench.join("s1:1", 1, 10);
     let opened = bench.make(job, file("", "x", 1)).unwrap();
-    let server = NewServer {
-        address: "s1:1",
-        incarnation: 99,
-        shards: 3,
-        blocks_per_shard: 4,
-        tiers: &[],
-        block_size: 1 << 20,
-        flush_root: "",
-        kinds: &[],
-    };
+    let server = NewServer { incarnation: 99, block_size: 1 << 20, ..server("s1:1", 3, 4) };
     let second = match bench.run(Command::JoinServer { server }) {
         Ok(Reply::Joined(id)) => id,
         other => panic!("{other:?}"),
