@@ -499,7 +499,8 @@ class Job(Remote):
     # ------------------------------------------------------------------------------ structures
 
     def create_kv(self, addr: str, *, blocks: int = 1, exist_ok: bool = False) -> Kv:
-        """Creates a key-value store that starts with ``blocks`` blocks. It grows and shrinks by itself.
+        """Creates a key-value store that starts with ``blocks`` blocks. It grows and shrinks by itself: one
+        block takes 64 KiB of memory at first, several take all of theirs at once.
 
         With ``exist_ok``, opens a store that exists, whatever its size. Raises
         :class:`~honeycomb.errors.NotFound` if its prefix does not exist,

@@ -513,7 +513,8 @@ impl Client {
         Ok(Structure::new(self.0.context.clone(), JobId(body.job), address, opened))
     }
 
-    /// Creates a file under a prefix with its initial blocks.
+    /// Creates a file under a prefix with its initial blocks. One takes 64 KiB of memory at first,
+    /// several take all of theirs at once.
     pub fn create_file(
         &self,
         job: JobId,
@@ -525,7 +526,8 @@ impl Client {
         self.create(body).map(File)
     }
 
-    /// Creates a key-value store under a prefix with its blocks.
+    /// Creates a key-value store under a prefix with its blocks, which take memory as those of a
+    /// file.
     pub fn create_kv(
         &self,
         job: JobId,

@@ -49,7 +49,7 @@ impl std::fmt::Display for KindRef<'_> {
 /// Options for the creation of a custom structure. Each kind interprets them itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CustomOptions {
-    /// Initial capacity in blocks; 0 takes 1.
+    /// Blocks at first; 0 takes 1.
     pub blocks: u32,
     /// Most items; 0 for no bound.
     pub max_items: u64,

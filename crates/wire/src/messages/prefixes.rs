@@ -192,7 +192,7 @@ pub struct CreateStructureRequest {
     pub name: String,
     /// 0x10 file, 0x11 queue, 0x12 kv, 0x80 to 0xEF custom.
     pub kind: u8,
-    /// Initial capacity in blocks; 0 selects 1.
+    /// Blocks at first; 0 selects 1. One begins with a part of its memory, several with all of it.
     pub blocks: u32,
     /// Maximum number of items of a queue (maxQueueLength); 0 for no bound.
     pub max_items: u64,
