@@ -153,7 +153,7 @@ def started(home: Path) -> None:
 
 @contextmanager
 def server(home: Path, cluster: dict[str, str]) -> Iterator[str]:
-    """A memory server of the fixture's cluster; its address. It may end by itself."""
+    """A memory server of a cluster; its address. It may end by itself."""
     process = subprocess.Popen(
         [BINARY, "server", "--json", "--memory", "64MiB", "--block-size", "64KiB", "--shards", "1"],
         env=shell_environment(home)
@@ -168,9 +168,9 @@ def server(home: Path, cluster: dict[str, str]) -> Iterator[str]:
             process.terminate()
 
 
-@pytest.fixture(scope="module")
-def controller(home: Path) -> Iterator[dict[str, str]]:
-    """The values of CONTROLLER and TOKEN in the examples of ``server``."""
+@contextmanager
+def new_controller(home: Path) -> Iterator[dict[str, str]]:
+    """A controller without servers; the values of CONTROLLER and TOKEN in examples."""
     process = subprocess.Popen(
         [BINARY, "controller", "--json"],
         env=shell_environment(home),
@@ -178,9 +178,18 @@ def controller(home: Path) -> Iterator[dict[str, str]]:
     )
     with process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        yield {"CONTROLLER": told["address"], "TOKEN": told["token"]}
-        process.terminate()
+        try:
+            told = json.loads(process.stdout.readline())
+            yield {"CONTROLLER": told["address"], "TOKEN": told["token"]}
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def controller(home: Path) -> Iterator[dict[str, str]]:
+    """The controller of the examples of ``server``."""
+    with new_controller(home) as told:
+        yield told
 
 
 def test_there_are_all_commands() -> None:
@@ -227,10 +236,11 @@ def test_every_example_works(
         elif words[0] in FOREGROUND:
             run_foreground(home, line, **controller)
         elif words[0] == "drain":
-            # Each example drains one of two new servers.
-            with server(home, controller), server(home, controller) as address:
-                reach = {"HONEYCOMB_ADDRESS": controller["CONTROLLER"], "ADDRESS": address}
-                ran = run_shell(home, line, HONEYCOMB_TOKEN=controller["TOKEN"], **reach)
+            # Each example drains one of two new servers. The cluster is new as well: servers of the
+            # examples of `server`, which have larger blocks, remain members for some seconds.
+            with new_controller(home) as new, server(home, new), server(home, new) as address:
+                reach = {"HONEYCOMB_ADDRESS": new["CONTROLLER"], "ADDRESS": address}
+                ran = run_shell(home, line, HONEYCOMB_TOKEN=new["TOKEN"], **reach)
                 assert ran.returncode == 0, f"{line}: {ran.stderr}"
         else:
             started(home)
