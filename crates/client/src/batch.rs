@@ -3,11 +3,16 @@
 use crate::context::Context;
 use crate::error::Error;
 use crate::kv::{Kv, Swap};
+use crate::limits::{PIPED_AT_ONCE, PIPED_BYTES_MAX};
 use crate::many::run_many;
+use crate::pipe::{Landed, Pipe, PipedRequest};
 use crate::route::{Target, position};
 use crate::structure::{Args, Exchange, Replied};
 use crate::transport::Sink;
-use honeycomb_types::limits::{KEY_MAX, KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX};
+use honeycomb_types::Time;
+use honeycomb_types::limits::{
+    KEY_MAX, KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX, REQUEST_HEADER,
+};
 use honeycomb_wire::batch::{BatchOp, BatchResult, put_batch, put_keys, results};
 use honeycomb_wire::data::Scanned;
 use honeycomb_wire::stored::{Function, Item, Stored, TopOperand, accumulate_args};
@@ -521,30 +526,86 @@ impl Kv {
             for index in lone.into_iter().map(|group| group.indices[0]) {
                 unanswered.complete(index, KeyOutcome::Alone);
             }
-            let payloads: Vec<Vec<u8>> =
-                groups.iter().map(|group| (ask.payload)(&group.indices)).collect();
-            debug_assert!(
-                payloads.iter().all(|payload| payload.len() <= KV_BATCH_BYTES_MAX),
-                "INV-31: a request for many keys has more bytes than were counted for them"
-            );
-            let pieces: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
-            let buffers = &self.0.context().buffers;
-            let mut replies: Vec<Vec<u8>> = groups.iter().map(|_| buffers.take()).collect();
-            let exchanges = groups.iter().zip(&pieces).zip(&mut replies);
-            let exchanges = exchanges.map(|((group, piece), reply)| Exchange {
-                op: ask.op,
-                target: span(&group.indices, &hashes),
-                args: Args::Fixed(ask.args),
-                payload: piece,
-                sink: Sink::Vec(reply),
-                wait_until: None,
-            });
-            let ended = run_many(&self.0, exchanges.collect());
-            for ((group, ended), bytes) in groups.iter().zip(ended).zip(&replies) {
-                self.take_group((ask, group), ended, bytes, &hashes, &mut unanswered);
+            match &groups[..] {
+                // The payload of a single request is not copied.
+                [group] => self.send_alone(ask, group, &hashes, &mut unanswered),
+                groups => self.send_piped(ask, groups, &hashes, &mut unanswered),
             }
-            replies.into_iter().for_each(|reply| buffers.give(reply));
         }
+    }
+
+    /// The payload of a request.
+    fn payload_of(ask: &BatchRequest<'_>, group: &BlockGroup) -> Vec<u8> {
+        let payload = (ask.payload)(&group.indices);
+        debug_assert!(
+            payload.len() <= KV_BATCH_BYTES_MAX,
+            "INV-31: a request for many keys has more bytes than were counted for them"
+        );
+        payload
+    }
+
+    fn send_alone(
+        &self,
+        ask: &BatchRequest<'_>,
+        group: &BlockGroup,
+        hashes: &[u64],
+        unanswered: &mut Unanswered<impl FnMut(usize, KeyOutcome<'_>)>,
+    ) {
+        let payload = Self::payload_of(ask, group);
+        let buffers = &self.0.context().buffers;
+        let mut reply = buffers.take();
+        let ended = self.0.run(Exchange {
+            op: ask.op,
+            target: span(&group.indices, hashes),
+            args: Args::Fixed(ask.args),
+            payload: &[&payload],
+            sink: Sink::Vec(&mut reply),
+            wait_until: None,
+        });
+        self.take_group((ask, group), ended, &reply, hashes, unanswered);
+        buffers.give(reply);
+    }
+
+    /// Sends requests to several blocks, as many together as a connection to their shard takes.
+    fn send_piped(
+        &self,
+        ask: &BatchRequest<'_>,
+        groups: &[BlockGroup],
+        hashes: &[u64],
+        unanswered: &mut Unanswered<impl FnMut(usize, KeyOutcome<'_>)>,
+    ) {
+        let buffers = &self.0.context().buffers;
+        let mut pipe = Pipe::new(self.0.context().clone());
+        let (mut begun, mut under_way, mut unsent) = (0, 0, 0);
+        while begun < groups.len() || pipe.under_way() > 0 {
+            while begun < groups.len() && under_way < PIPED_BYTES_MAX {
+                let payload = Self::payload_of(ask, &groups[begun]);
+                under_way += payload.len() + REQUEST_HEADER;
+                unsent += payload.len();
+                pipe.begin(PipedRequest {
+                    kv: self,
+                    op: ask.op,
+                    target: span(&groups[begun].indices, hashes),
+                    args: ask.args.to_vec(),
+                    payload,
+                    value: buffers.take(),
+                    ticket: begun as u64,
+                });
+                begun += 1;
+                if unsent >= PIPED_AT_ONCE {
+                    pipe.send_now();
+                    unsent = 0;
+                }
+            }
+            pipe.step(Time::NEVER, false);
+            while let Some(Landed { asked, result }) = pipe.landed() {
+                under_way -= asked.payload.len() + REQUEST_HEADER;
+                let group = &groups[asked.ticket as usize];
+                self.take_group((ask, group), result, &asked.value, hashes, unanswered);
+                buffers.give(asked.value);
+            }
+        }
+        pipe.give_back();
     }
 
     /// Distributes the results of one request.

@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::kv::Kv;
-use crate::pipe::{KeyRequest, Pipe};
+use crate::pipe::{Pipe, PipedRequest};
 use honeycomb_env::AbortOnPanic;
 use honeycomb_types::Time;
 use honeycomb_wire::batch::BatchOp;
@@ -43,10 +43,10 @@ struct DriverInner {
 /// The state that the thread and its callers share.
 #[derive(Default)]
 struct Desk {
-    asked: VecDeque<KeyRequest<Arc<Kv>>>,
+    asked: VecDeque<PipedRequest<Arc<Kv>>>,
     answers: Vec<(u64, OperationOutcome)>,
     /// Records to be reused for other operations.
-    spare: Vec<KeyRequest<Arc<Kv>>>,
+    spare: Vec<PipedRequest<Arc<Kv>>>,
     running: bool,
     ending: bool,
 }
@@ -82,7 +82,7 @@ impl Driver {
                 asked.kv = kv.clone();
                 asked
             }
-            None => KeyRequest::of(kv.clone()),
+            None => PipedRequest::of(kv.clone()),
         };
         asked.set(op, ticket);
         desk.asked.push_back(asked);

@@ -27,11 +27,12 @@ use std::sync::Arc;
 /// zero.
 const COUNTERS: usize = 1024;
 
-/// A request: an operation on one key of a store. A finished one keeps its buffers for reuse.
-pub(crate) struct KeyRequest<K> {
+/// A request: an operation on one key of a store, or on many that have no order among the requests of
+/// the pipe. A finished one keeps its buffers for reuse.
+pub(crate) struct PipedRequest<K> {
     pub kv: K,
     pub op: Op,
-    pub hash: u64,
+    pub target: Target,
     pub args: Vec<u8>,
     pub payload: Vec<u8>,
     /// The payload of the reply.
@@ -40,15 +41,31 @@ pub(crate) struct KeyRequest<K> {
     pub ticket: u64,
 }
 
+impl<K> PipedRequest<K> {
+    /// The hash of the key, if it is an operation on one.
+    fn hash(&self) -> Option<u64> {
+        match self.target {
+            Target::Hash(hash) => Some(hash),
+            _ => None,
+        }
+    }
+
+    /// Whether two operations must run one after the other.
+    fn conflicts(&self, other: &PipedRequest<K>) -> bool {
+        let same = self.hash().is_some() && self.hash() == other.hash();
+        same && (self.op.info().lane || other.op.info().lane)
+    }
+}
+
 /// A finished operation.
 pub(crate) struct Landed<K> {
-    pub asked: KeyRequest<K>,
+    pub asked: PipedRequest<K>,
     pub result: Result<Replied, Error>,
 }
 
 /// One operation in progress.
 struct PipeSlot<K> {
-    asked: KeyRequest<K>,
+    asked: PipedRequest<K>,
     course: Course,
     stage: PipeStage,
     /// The operation's position in the order of arrival.
@@ -119,13 +136,15 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     }
 
     /// Starts an operation; its deadline counts from now.
-    pub fn begin(&mut self, asked: KeyRequest<K>) {
+    pub fn begin(&mut self, asked: PipedRequest<K>) {
         let structure = asked.kv.structure();
         let mutates = asked.op.info().lane;
-        let course = structure.course(mutates, asked.op, Target::Hash(asked.hash), None);
-        let must_wait = self.keys[bits(asked.hash)] > 0
-            && self.occupied().any(|one| conflict(&one.asked, &asked));
-        self.keys[bits(asked.hash)] += 1;
+        let course = structure.course(mutates, asked.op, asked.target, None);
+        let must_wait = asked.hash().is_some_and(|hash| self.keys[bits(hash)] > 0)
+            && self.occupied().any(|one| one.asked.conflicts(&asked));
+        if let Some(hash) = asked.hash() {
+            self.keys[bits(hash)] += 1;
+        }
         self.turns += 1;
         let stage = if must_wait { PipeStage::Held } else { PipeStage::Ready };
         self.held += must_wait as usize;
@@ -156,11 +175,16 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         self.slots[at].as_mut().expect("a listed slot is in use")
     }
 
+    /// Sends what the sockets take at once.
+    pub fn send_now(&mut self) {
+        self.launch();
+        self.flush();
+    }
+
     /// Sends as much as possible. If no operation has finished, waits until a reply arrives or
     /// until the given time. A signal to this thread or its interrupt ends an interruptible wait.
     pub fn step(&mut self, until: Time, interruptible: bool) {
-        self.launch();
-        self.flush();
+        self.send_now();
         // Requests that could not be sent are routed again.
         self.launch();
         if !self.landed.is_empty() || self.under_way() == 0 && !interruptible {
@@ -216,27 +240,29 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     fn land(&mut self, at: usize, result: Result<Replied, Error>) {
         let PipeSlot { asked, .. } = self.slots[at].take().expect("a listed slot is in use");
         self.free.push(at);
-        let hash = asked.hash;
-        let count = self.keys[bits(hash)];
-        assert!(count > 0, "INV-15: an operation on hash {hash:#x} ends, and none is counted");
-        self.keys[bits(hash)] -= 1;
-        if self.held > 0 && self.keys[bits(hash)] > 0 {
-            self.let_go(hash);
+        if let Some(hash) = asked.hash() {
+            let count = self.keys[bits(hash)];
+            assert!(count > 0, "INV-15: an operation on hash {hash:#x} ends, and none is counted");
+            self.keys[bits(hash)] -= 1;
+            if self.held > 0 && count > 1 {
+                self.let_go(hash);
+            }
         }
         self.landed.push_back(Landed { asked, result });
     }
 
     /// Releases the operations on a key that no longer have an earlier one before them.
     fn let_go(&mut self, hash: u64) {
+        let is_on = |one: &PipeSlot<K>| one.asked.hash() == Some(hash);
         let mut on_key: Vec<usize> = (0..self.slots.len())
-            .filter(|at| self.slots[*at].as_ref().is_some_and(|one| one.asked.hash == hash))
+            .filter(|at| self.slots[*at].as_ref().is_some_and(is_on))
             .collect();
         on_key.sort_unstable_by_key(|at| self.slots[*at].as_ref().map(|one| one.turn));
         for (place, at) in on_key.iter().enumerate() {
             let before = on_key[..place].iter().filter_map(|at| self.slots[*at].as_ref());
             let Some(slot) = &self.slots[*at] else { continue };
             if slot.stage != PipeStage::Held
-                || before.into_iter().any(|b| conflict(&b.asked, &slot.asked))
+                || before.into_iter().any(|b| b.asked.conflicts(&slot.asked))
             {
                 continue;
             }
@@ -364,11 +390,12 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         let awaited = count(|stage| stage == PipeStage::Awaits);
         let sent = self.channels.iter().map(|channel| channel.outstanding.len()).sum::<usize>();
         let counted = self.keys.iter().map(|count| *count as usize).sum::<usize>();
-        let all = self.under_way();
+        let (all, on_keys) =
+            (self.under_way(), self.occupied().filter(|one| one.asked.hash().is_some()).count());
         debug_assert_eq!(held, self.held, "INV-15: the count of held operations is wrong");
         debug_assert_eq!(paused, self.paused, "INV-33: the count of paused operations is wrong");
         debug_assert_eq!(awaited, sent, "INV-16: operations await replies that no connection has");
-        debug_assert_eq!(counted, all, "INV-15: the counts of operations by key are wrong");
+        debug_assert_eq!(counted, on_keys, "INV-15: the counts of operations by key are wrong");
         debug_assert_eq!(
             held + paused + sent,
             all,
@@ -528,11 +555,6 @@ fn take_body<K: Deref<Target = Kv>>(
 
 fn bits(hash: u64) -> usize {
     hash as usize % COUNTERS
-}
-
-/// Whether two operations must run one after the other.
-fn conflict<K>(one: &KeyRequest<K>, other: &KeyRequest<K>) -> bool {
-    one.hash == other.hash && (one.op.info().lane || other.op.info().lane)
 }
 
 fn lost(e: &io::Error) -> ExchangeFailure {

@@ -3,7 +3,8 @@
 use crate::batch::{Accumulated, Done, accumulated};
 use crate::error::Error;
 use crate::kv::{Kv, Swap};
-use crate::pipe::{KeyRequest, Landed, Pipe};
+use crate::pipe::{Landed, Pipe, PipedRequest};
+use crate::route::Target;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{KEY_MAX, KV_BATCH_BYTES_MAX};
 use honeycomb_wire::batch::BatchOp;
@@ -30,7 +31,7 @@ pub struct Pipeline<'a> {
     /// Number of the oldest of these results.
     first: u64,
     /// Records to be reused for other operations.
-    spare: Vec<KeyRequest<&'a Kv>>,
+    spare: Vec<PipedRequest<&'a Kv>>,
 }
 
 impl Kv {
@@ -61,7 +62,7 @@ impl Pipeline<'_> {
         match self.kv.piped(op) {
             Ok(true) => {
                 self.answers.push_back(None);
-                let mut asked = self.spare.pop().unwrap_or_else(|| KeyRequest::of(self.kv));
+                let mut asked = self.spare.pop().unwrap_or_else(|| PipedRequest::of(self.kv));
                 asked.set(op, ticket);
                 self.pipe.begin(asked);
             }
@@ -152,17 +153,17 @@ impl Kv {
     }
 }
 
-impl<K> KeyRequest<K> {
+impl<K> PipedRequest<K> {
     /// An empty record for this store.
-    pub(crate) fn of(kv: K) -> KeyRequest<K> {
+    pub(crate) fn of(kv: K) -> PipedRequest<K> {
         let (args, payload, value) = (Vec::new(), Vec::new(), Vec::new());
-        KeyRequest { kv, op: Op::KvGet, hash: 0, args, payload, value, ticket: 0 }
+        PipedRequest { kv, op: Op::KvGet, target: Target::Hash(0), args, payload, value, ticket: 0 }
     }
 
     /// Sets the operation.
     pub(crate) fn set(&mut self, op: BatchOp<'_>, ticket: u64) {
         let key = op.key();
-        (self.ticket, self.hash) = (ticket, key_hash(key));
+        (self.ticket, self.target) = (ticket, Target::Hash(key_hash(key)));
         self.args.clear();
         self.payload.clear();
         self.op = match op {
