@@ -57,7 +57,7 @@ use crate::pace::{Delay, Pace};
 use crate::watch::Watchers;
 use agenda::{Agenda, Attention};
 use blocks::Blocks;
-use export::{Checkpoints, Exports, Overlaps};
+use export::{Checkpoints, Exports, MoveTurns, Overlaps};
 use extents::Extents;
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
@@ -211,6 +211,7 @@ pub struct Shard {
     extents: Extents,
     checkpoints: Checkpoints,
     overlaps: Overlaps,
+    turns: MoveTurns,
     lent: LentCopies,
     /// How long the controller takes to grant a block.
     grow_delay: Delay,
@@ -236,6 +237,7 @@ impl Shard {
             extents: Extents::default(),
             checkpoints: Checkpoints::default(),
             overlaps: Overlaps::default(),
+            turns: MoveTurns::default(),
             lent: LentCopies::default(),
             grow_delay: Delay::default(),
             clock_offset_ms: 0,

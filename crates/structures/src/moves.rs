@@ -12,6 +12,7 @@ use honeycomb_wire::messages::{
 };
 use honeycomb_wire::{Field, Op, Status, checksum};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A move that a block requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +175,9 @@ pub trait Movable {
     /// `refused`, `depart`, `cancel_export` or `end_import`. Called only of kinds that split: blocks of a
     /// custom kind request no moves.
     fn move_request(&mut self, block: &Backing, now: Time) -> Option<MoveRequest>;
+
+    /// Notes how long a move that is requested now would wait for others before it begins.
+    fn expect_delay(&mut self, _delay: Duration) {}
 
     /// Whether the whole block can begin to move now. Called if it requests no move itself.
     fn can_leave(&self) -> bool;

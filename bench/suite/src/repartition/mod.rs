@@ -190,7 +190,7 @@ fn fill_of(args: &RepartitionArgs, block: u64, value: u64) -> f64 {
     let request = args.write_size.max(value) as f64;
     let rate = args.writers as f64 * request * 1e6 / args.pause_us.max(1) as f64;
     let latest = Marks::default().split_at(block as usize);
-    let asks = splits_from(block as usize, rate as u64, latest);
+    let asks = splits_from(block as usize, rate as u64, Duration::ZERO, latest);
     (asks as f64 / block as f64).min(0.92) - 0.07
 }
 

@@ -163,7 +163,7 @@ impl Stage<'_> {
         let all = first.max((target / self.each) as u32);
         // Half the rate at which the block would request a split at this level.
         let latest = Marks::default().split_at(block as usize);
-        let asks = |pace: f64| splits_from(block as usize, 2 * pace as u64, latest);
+        let asks = |pace: f64| splits_from(block as usize, 2 * pace as u64, Duration::ZERO, latest);
         let mut paces = std::iter::successors(Some(PACE), |pace| Some(pace / 1.2));
         let slow = |pace: &f64| *pace < PACE_LEAST || asks(*pace) as u64 > target;
         let pace = paces.find(slow).expect("the paces end");

@@ -19,5 +19,6 @@ mod queue_below;
 mod splits_below;
 mod tiers;
 mod to_store;
+mod turns;
 mod waits_in_tiers;
 mod write_cache;

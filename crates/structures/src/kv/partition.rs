@@ -13,6 +13,7 @@ use crate::{Answer, Operation, Outcome, Streaming, Ticket};
 use honeycomb_block::Backing;
 use honeycomb_types::{Marks, Time};
 use honeycomb_wire::{Op, Status};
+use std::time::Duration;
 
 /// A store with its moves, and with the payloads that are arriving for either.
 pub(super) struct Partition {
@@ -86,6 +87,10 @@ impl Movable for Partition {
             return None;
         }
         self.planner.move_request(table, ownership, block, now, self.fills.is_empty())
+    }
+
+    fn expect_delay(&mut self, delay: Duration) {
+        self.planner.delay = delay;
     }
 
     fn can_leave(&self) -> bool {

@@ -80,6 +80,8 @@ pub(super) struct MovePlanner {
     measured: Time,
     /// Growth in bytes per second.
     rate: u64,
+    /// The time for which a move that is requested now waits for others.
+    pub delay: Duration,
     /// When the counts of operations were last reduced.
     cooled: Time,
     /// The weight at which no split would divide the block into lighter parts.
@@ -88,12 +90,14 @@ pub(super) struct MovePlanner {
     hot: Option<Arc<str>>,
 }
 
-/// The bytes taken at which a block of `size` bytes requests a split if it grows by `rate` bytes per second:
-/// early enough that the move ends before the block is full, and at `latest` at the latest.
-pub fn splits_from(size: usize, rate: u64, latest: usize) -> usize {
+/// The bytes taken at which a block of `size` bytes requests a split if it grows by `rate` bytes per second
+/// and the move waits for others for `delay`: early enough that it ends before the block is full, and at
+/// `latest` at the latest.
+pub fn splits_from(size: usize, rate: u64, delay: Duration, latest: usize) -> usize {
     // The prefix may request a high mark below the earliest split.
     let earliest = latest.min(size / 100 * SPLIT_FROM);
-    let takes = MOVE_LEAST.as_nanos() as u64 + size as u64 / 2 * 1_000_000_000 / MOVE_RATE;
+    let moves = Duration::from_nanos(size as u64 / 2 * 1_000_000_000 / MOVE_RATE);
+    let takes = (MOVE_LEAST + delay + moves).as_nanos() as u64;
     let comes = (rate as u128 * takes as u128 / 1_000_000_000) as usize;
     size.saturating_sub(size / RESERVE_FRACTION + comes).clamp(earliest, latest)
 }
@@ -222,7 +226,7 @@ impl MovePlanner {
         let pressed = *table.overflow.relief() == Relief::Wanted;
         let grown = self.merged_with.map_or(0, |with| with + size / HEAVIER);
         let mark = split_mark(self.marks, size, range);
-        if !pressed && taken < splits_from(size, self.rate, mark).max(grown.min(mark)) {
+        if !pressed && taken < splits_from(size, self.rate, self.delay, mark).max(grown.min(mark)) {
             self.indivisible = None;
             return None;
         }

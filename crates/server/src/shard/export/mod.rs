@@ -11,6 +11,7 @@ mod overlap;
 mod peer;
 mod store;
 mod tier;
+mod turns;
 
 pub(super) use checkpoint::{Checkpoint, Checkpoints};
 pub(super) use overlap::Overlaps;
@@ -18,6 +19,7 @@ pub use overlap::{NewUse, PresentUse};
 pub use peer::{MoveKey, MoveWord};
 pub(super) use store::RetainedBlock;
 pub(super) use tier::TierExport;
+pub(super) use turns::MoveTurns;
 
 use super::agenda::Agenda;
 use super::blocks::Blocks;
@@ -31,7 +33,7 @@ use crate::refusals::wrong_epoch;
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Lanes, Movable, MoveRequest, Structure};
 use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
-use honeycomb_types::{BlockAt, Kind, Time};
+use honeycomb_types::{BlockAt, JobId, Kind, Time};
 use honeycomb_wire::Status;
 use peer::PeerExport;
 use std::time::Duration;
@@ -44,6 +46,9 @@ use crate::watch::Watchers;
 const SWEEP_AFTER: Duration = Duration::from_micros(200);
 /// Number of these steps at a time.
 const SWEEP_STEPS: usize = 4;
+
+/// A block is almost full when less than this part of it is free.
+const ALMOST_FULL: u64 = 32;
 
 /// A block that cannot leave its server tries again after this time, which doubles with each refusal.
 const LEAVE_AGAIN_MIN: Duration = Duration::from_millis(20);
@@ -62,6 +67,8 @@ pub(super) struct Source<'a> {
     successor: &'a mut SuccessorState,
     /// Whether a move can begin: see `BlockSlot::may_move`.
     may_move: bool,
+    /// Whether writers wait for the end of a move: the block is almost full, or others wait for their turn.
+    is_awaited: bool,
     out: &'a mut Outbox,
     index: usize,
     agenda: &'a mut Agenda,
@@ -91,8 +98,12 @@ struct Departure {
 /// The outcome of a look at the exports of a block.
 enum Look {
     Nothing,
-    /// A target was requested.
-    Requested,
+    /// A move begins.
+    Begun,
+    /// A move begins when it is the block's turn.
+    Queued,
+    /// The block has waited for its turn for some time.
+    StillQueued,
     /// The block must leave, and cannot yet: it may have to be read back into memory first.
     CannotLeave,
 }
@@ -130,6 +141,16 @@ impl Exports {
         self.peer.as_ref().is_some_and(|peer| !peer.is_unknown())
     }
 
+    /// Whether an export to a peer waits for its turn.
+    fn is_queued(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.is_queued())
+    }
+
+    /// Whether other blocks wait for an export of this one to a peer.
+    fn has_turn(&self, now: Time) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.has_turn(now))
+    }
+
     /// Whether the block has cancelled a move that may have begun.
     fn is_cancelling(&self) -> bool {
         self.peer.as_ref().is_some_and(|peer| peer.is_unknown())
@@ -161,26 +182,32 @@ impl Exports {
         self.peer.as_ref().and_then(|peer| peer.hang_up(at))
     }
 
-    /// Continues the export, or requests one that the block needs.
-    fn look(&mut self, source: &mut Source<'_>) -> Look {
+    /// Continues the export, or requests one that the block needs. `delay` is the time after which it would
+    /// have its turn.
+    fn look(&mut self, source: &mut Source<'_>, delay: Duration) -> Look {
         if self.peer.is_some() {
-            self.look_at_peer(source);
-            return Look::Nothing;
+            return self.look_at_peer(source);
         }
         let Some(movable) = source.structure.movable() else { return Look::Nothing };
         // The block's own needs come first: requests wait for them. The controller grants them only to kinds
         // that split; of others, also one whose blocks contain a kv's, a full block refuses writes.
         let own = match source.may_move && source.owner.kind.attributes().splits {
-            true => movable.move_request(source.backing, source.now),
+            true => {
+                movable.expect_delay(delay);
+                movable.move_request(source.backing, source.now)
+            }
             false => None,
         };
         let departs = self.departure.is_some_and(|departure| departure.at <= source.now);
         let Some(request) = own.or_else(|| self.request_to_leave(source)) else {
             return if departs { Look::CannotLeave } else { Look::Nothing };
         };
-        self.peer = Some(Box::new(PeerExport::chosen(source.now, request)));
-        self.request_target(source);
-        Look::Requested
+        self.peer = Some(Box::new(PeerExport::queued(source.now, request)));
+        if request == MoveRequest::Relocate {
+            self.take_turn(source); // No writer waits for its end.
+            return Look::Begun;
+        }
+        Look::Queued
     }
 
     /// The request of a block that must leave its server, when it is due and possible.
@@ -256,6 +283,7 @@ pub struct ExportWork<'a> {
     extents: &'a mut Extents,
     checkpoints: &'a mut Checkpoints,
     overlaps: &'a mut Overlaps,
+    turns: &'a mut MoveTurns,
     pending: &'a mut AllPending,
 }
 
@@ -271,6 +299,7 @@ impl Shard {
             extents,
             checkpoints,
             overlaps,
+            turns,
             pending,
             ..
         } = self;
@@ -284,6 +313,7 @@ impl Shard {
             extents,
             checkpoints,
             overlaps,
+            turns,
             pending,
         });
         self.consequences(now);
@@ -318,6 +348,9 @@ impl ExportWork<'_> {
     fn exporting(&mut self, index: usize) -> Option<(&mut Exports, Source<'_>)> {
         let slot = self.blocks.get_mut(index)?;
         let may_move = slot.may_move();
+        let size = self.config.block_size as u64;
+        let almost_full = slot.structure.bytes_used() > size - size / ALMOST_FULL;
+        let is_awaited = almost_full || self.turns.are_awaited(slot.owner.job);
         let BlockSlot { owner, backing, structure, lanes, watchers, successor, exports, .. } = slot;
         let source = Source {
             now: self.now,
@@ -329,6 +362,7 @@ impl ExportWork<'_> {
             watchers,
             successor,
             may_move,
+            is_awaited,
             out: self.out,
             index,
             agenda: self.agenda,
@@ -361,16 +395,35 @@ impl ExportWork<'_> {
 
     /// Continues the exports of a block, after a change of the block or when they are due.
     pub(super) fn inspect(&mut self, index: usize) {
-        let Some((exports, mut source)) = self.exporting(index) else { return };
-        match exports.look(&mut source) {
-            Look::Nothing => {}
-            Look::Requested => {
+        let Some(slot) = self.blocks.get(index) else { return };
+        let delay = self.turns.delay(slot.owner.job);
+        let (exports, mut source) = self.exporting(index).expect("found above");
+        let (job, at) = (source.owner.job, source.owner.at);
+        let look = exports.look(&mut source, delay);
+        let has_turn = exports.has_turn(source.now);
+        let ends_turn = !has_turn && self.turns.is_awaited(job, at);
+        match look {
+            Look::Nothing | Look::StillQueued => {}
+            Look::Begun => self.overlaps.begun_at(self.blocks, index, NewUse::Peer),
+            Look::Queued => {
+                self.turns.queue(job, at);
                 self.overlaps.begun_at(self.blocks, index, NewUse::Peer);
             }
             Look::CannotLeave => {
                 let now = self.now;
                 self.tier_work().read_back_to_leave(now, index);
             }
+        }
+        if ends_turn || matches!(look, Look::Queued | Look::StillQueued) {
+            self.give_turns(job);
+        }
+    }
+
+    /// Begins the exports of a job whose turn it is.
+    fn give_turns(&mut self, job: JobId) {
+        while let Some(next) = self.turns.next(job, self.blocks, self.now) {
+            let (exports, mut source) = self.exporting_at(next).expect("a queued block is in use");
+            exports.take_turn(&mut source);
         }
     }
 

@@ -1,16 +1,17 @@
 //! The export of a block to a peer: the source of a move (docs/design-notes.md, "Moves").
 //!
-//! The block requests a target from the controller (`Chosen`), and copies while it serves (`Copying`). When
-//! little is left, changes wait (`Frozen`), until the target has counted the data (`Counted`). Then only the
-//! decision of the controller matters (`Committing`), unless the first request for it could not be sent.
-//! Every earlier stage is cancelled if the connection breaks, the target refuses, or the move takes too long.
-//! A request for a target without an answer is repeated only to cancel the move that it may have begun
-//! (`Unknown`).
+//! The block waits for its turn (`Queued`, see `turns`), requests a target from the controller (`Chosen`), and
+//! copies while it serves (`Copying`). When little is left, changes wait (`Frozen`), until the target has
+//! counted the data (`Counted`). Then only the decision of the controller matters (`Committing`), unless the
+//! first request for it could not be sent. Every earlier stage is cancelled if the connection breaks, the
+//! target refuses, or the move takes too long. A request for a target without an answer is repeated only to
+//! cancel the move that it may have begun (`Unknown`).
 //!
 //! No I/O here: requests leave as `Post`, in order, and answers are passed in.
 
 use super::flight::PartsInFlight;
-use super::{Exports, SWEEP_AFTER, Source, movable};
+use super::turns::{TURN_AGAIN, TURN_STALLS};
+use super::{Exports, Look, SWEEP_AFTER, Source, movable};
 use crate::shard::Effect;
 use crate::shard::connections::{PeerKey, Post, PostPayload};
 use honeycomb_structures::{MoveRequest, Parcel, Prepared};
@@ -29,8 +30,9 @@ use std::time::Duration;
 const WINDOW: usize = 64 << 10;
 /// The same, as a part of a block.
 const WINDOW_SHARE: usize = 16;
-/// Most bytes in flight while the block is frozen: then all writers wait for the rest.
-const WINDOW_FROZEN: usize = 2 << 20;
+/// Most bytes in flight while the block is frozen, or almost full, or other blocks wait for their turn: then
+/// writers wait for the rest.
+const WINDOW_AWAITED: usize = 2 << 20;
 /// Bytes that one step reads: some microseconds of work between two requests.
 const STEP: usize = 16 << 10;
 /// The same, as a part of a block, so that a small block is not sent in one step.
@@ -93,6 +95,8 @@ pub enum MoveWord {
 /// The progress of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerStage {
+    /// Other blocks of the job move. It is looked at again at this time, if no move ends earlier.
+    Queued { again: Time },
     /// A target was requested.
     Chosen,
     /// The block has cancelled the move, which the controller may have begun. The request is repeated until
@@ -135,11 +139,11 @@ pub(super) struct PeerExport {
 }
 
 impl PeerExport {
-    /// An export whose target is requested now.
-    pub fn chosen(now: Time, request: MoveRequest) -> PeerExport {
+    /// An export that waits for its turn.
+    pub fn queued(now: Time, request: MoveRequest) -> PeerExport {
         PeerExport {
             request,
-            stage: PeerStage::Chosen,
+            stage: PeerStage::Queued { again: now + TURN_AGAIN },
             id: 0,
             entry: MapEntry::default(),
             parts: PartsInFlight::default(),
@@ -156,13 +160,35 @@ impl PeerExport {
         matches!(self.stage, PeerStage::Unknown { .. })
     }
 
+    /// Whether the export waits for its turn.
+    pub fn is_queued(&self) -> bool {
+        matches!(self.stage, PeerStage::Queued { .. })
+    }
+
+    /// Whether other blocks wait for this export: it is sending, or is about to. An export without progress
+    /// delays none.
+    pub fn has_turn(&self, now: Time) -> bool {
+        let sends = match self.stage {
+            PeerStage::Chosen
+            | PeerStage::Copying
+            | PeerStage::Frozen { .. }
+            | PeerStage::Counted { .. } => true,
+            PeerStage::Queued { .. } | PeerStage::Unknown { .. } | PeerStage::Committing { .. } => {
+                false
+            }
+        };
+        sends && now.since(self.heard) < TURN_STALLS
+    }
+
     fn has_begun(&self) -> bool {
-        !matches!(self.stage, PeerStage::Chosen | PeerStage::Unknown { .. })
+        use PeerStage::{Chosen, Queued, Unknown};
+        !matches!(self.stage, Queued { .. } | Chosen | Unknown { .. })
     }
 
     /// When the export needs attention.
     pub fn due(&self) -> Option<Time> {
         match self.stage {
+            PeerStage::Queued { again } => Some(again),
             PeerStage::Chosen => None,
             PeerStage::Unknown { again } => again,
             PeerStage::Copying => Some(self.heard + SILENCE_MAX),
@@ -183,11 +209,11 @@ impl PeerExport {
         PeerKey::Move(MoveKey { source, id: self.id })
     }
 
-    /// Whether another part may be sent, with blocks of this size.
-    fn has_room(&self, block: usize) -> bool {
-        let copying = WINDOW.min(block / WINDOW_SHARE);
-        let window = if self.stage == PeerStage::Copying { copying } else { WINDOW_FROZEN };
-        self.parts.has_room(window)
+    /// Whether another part may be sent.
+    fn has_room(&self, source: &Source<'_>) -> bool {
+        let copying = WINDOW.min(source.block_size / WINDOW_SHARE);
+        let unawaited = self.stage == PeerStage::Copying && !source.is_awaited;
+        self.parts.has_room(if unawaited { copying } else { WINDOW_AWAITED })
     }
 
     /// The range is frozen when at most this many bytes are left, with blocks of this size.
@@ -218,7 +244,7 @@ impl PeerExport {
     fn send_parts(&mut self, source: &mut Source<'_>) {
         let step = (source.block_size / STEP_SHARE).clamp(1024, STEP);
         let mut looked_at = 0;
-        while self.has_room(source.block_size) {
+        while self.has_room(source) {
             if looked_at >= step {
                 return self.later(source);
             }
@@ -319,8 +345,16 @@ impl PeerExport {
 }
 
 impl Exports {
+    /// The turn of the export has come.
+    pub(super) fn take_turn(&mut self, source: &mut Source<'_>) {
+        let peer = self.peer.as_mut().expect("the caller has found the export");
+        assert!(peer.is_queued(), "INV-59: an export begins again, at {:?}", peer.stage);
+        (peer.stage, peer.heard) = (PeerStage::Chosen, source.now);
+        self.request_target(source);
+    }
+
     /// Requests a target from the controller.
-    pub(super) fn request_target(&self, source: &mut Source<'_>) {
+    fn request_target(&self, source: &mut Source<'_>) {
         let peer = self.peer.as_ref().expect("the caller has found the export");
         let start = match peer.request {
             MoveRequest::Split { start } => start,
@@ -439,15 +473,19 @@ impl Exports {
     }
 
     /// Continues the export after a change of the block, and handles its deadline.
-    pub(super) fn look_at_peer(&mut self, source: &mut Source<'_>) {
+    pub(super) fn look_at_peer(&mut self, source: &mut Source<'_>) -> Look {
         let peer = self.peer.as_mut().expect("the caller has found the export");
         if peer.is_settling() && source.structure.movable().is_some_and(|m| m.stands_still()) {
             peer.send_parts(source);
         }
         if peer.due().is_none_or(|due| due > source.now) {
-            return;
+            return Look::Nothing;
         }
         match peer.stage {
+            PeerStage::Queued { .. } => {
+                peer.stage = PeerStage::Queued { again: source.now + TURN_AGAIN };
+                return Look::StillQueued;
+            }
             PeerStage::Chosen => {}
             PeerStage::Unknown { .. } => {
                 peer.stage = PeerStage::Unknown { again: None };
@@ -464,6 +502,7 @@ impl Exports {
             }
             PeerStage::Committing { .. } => peer.ask_for_commit(source),
         }
+        Look::Nothing
     }
 
     fn begin(

@@ -1,0 +1,112 @@
+//! The turns of moves: the blocks of one job that are to be divided or merged send their content a few at a
+//! time, and the fullest first.
+//!
+//! A store that is filled evenly has many splits due at once. All together they end late and at the same time,
+//! and a writer that meets a full block waits for all of them. In turns, it waits for few.
+
+use crate::shard::BlockSlot;
+use crate::shard::blocks::Blocks;
+use honeycomb_types::{BlockAt, JobId, Time};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+/// Blocks of a job that move at a time.
+const MOVING_MAX: usize = 8;
+/// The bytes of these blocks together, unless there is only one.
+const MOVING_BYTES_MAX: u64 = 32 << 20;
+/// The next one is the fullest of this many that have waited longest.
+const COMPARED: usize = 64;
+/// A move without a message for this long delays no other.
+pub(super) const TURN_STALLS: Duration = Duration::from_millis(100);
+/// The time after which a block that waits for its turn looks whether the moves before it stall.
+pub(super) const TURN_AGAIN: Duration = Duration::from_millis(250);
+
+/// The blocks of a job that move, or wait for their turn. Some are over: that is noticed later.
+#[derive(Debug, Default)]
+struct JobTurns {
+    waiting: VecDeque<BlockAt>,
+    /// With the time at which each got its turn.
+    moving: Vec<(BlockAt, Time)>,
+    /// The time that recent moves took.
+    took: Duration,
+}
+
+/// The turns of the jobs of a shard. A job has an entry while some of its blocks move.
+#[derive(Debug, Default)]
+pub(in crate::shard) struct MoveTurns(HashMap<JobId, JobTurns>);
+
+impl MoveTurns {
+    /// A block waits for its turn.
+    pub fn queue(&mut self, job: JobId, at: BlockAt) {
+        self.0.entry(job).or_default().waiting.push_back(at);
+    }
+
+    /// Whether this block has had its turn, and others of the job wait for theirs.
+    #[inline]
+    pub fn is_awaited(&self, job: JobId, at: BlockAt) -> bool {
+        let turns = self.0.get(&job);
+        let moves = |turns: &JobTurns| turns.moving.iter().any(|(moving, _)| *moving == at);
+        turns.is_some_and(|turns| !turns.waiting.is_empty() && moves(turns))
+    }
+
+    /// Whether blocks of this job wait for their turn.
+    #[inline]
+    pub fn are_awaited(&self, job: JobId) -> bool {
+        self.0.get(&job).is_some_and(|turns| !turns.waiting.is_empty())
+    }
+
+    /// The time after which another block of this job would have its turn.
+    #[inline]
+    pub fn delay(&self, job: JobId) -> Duration {
+        self.0.get(&job).map_or(Duration::ZERO, |turns| {
+            turns.took * turns.waiting.len() as u32 / turns.moving.len().max(1) as u32
+        })
+    }
+
+    /// The next block of a job whose turn it is. It counts as moving from now on.
+    pub fn next(&mut self, job: JobId, blocks: &Blocks, now: Time) -> Option<BlockAt> {
+        let turns = self.0.get_mut(&job)?;
+        let next = turns.next(blocks, now);
+        if turns.waiting.is_empty() && turns.moving.is_empty() {
+            self.0.remove(&job);
+        }
+        next
+    }
+}
+
+impl JobTurns {
+    fn next(&mut self, blocks: &Blocks, now: Time) -> Option<BlockAt> {
+        let slot = |at: &BlockAt| slot_of(blocks, *at);
+        let used = |at: &BlockAt| slot(at).map_or(0, |slot| slot.structure.bytes_used());
+        let took = &mut self.took;
+        self.moving.retain(|(at, since)| {
+            let moves = slot(at).is_some_and(|slot| slot.exports.has_turn(now));
+            if !moves {
+                let last = now.since(*since).min(TURN_STALLS);
+                *took = if took.is_zero() { last } else { (*took * 3 + last) / 4 };
+            }
+            moves
+        });
+        let is_queued = |at: &BlockAt| slot(at).is_some_and(|slot| slot.exports.is_queued());
+        while self.waiting.front().is_some_and(|at| !is_queued(at)) {
+            self.waiting.pop_front();
+        }
+        let candidates = self.waiting.iter().take(COMPARED).enumerate();
+        let queued = candidates.filter(|(_, at)| is_queued(at));
+        let (place, next) = queued.max_by_key(|(_, at)| used(at))?;
+        let (next, moving) = (*next, self.moving.iter().map(|(at, _)| used(at)).sum::<u64>());
+        let alone = self.moving.is_empty();
+        let fits = self.moving.len() < MOVING_MAX && moving + used(&next) <= MOVING_BYTES_MAX;
+        if !alone && !fits {
+            return None;
+        }
+        self.waiting.remove(place);
+        self.moving.push((next, now));
+        Some(next)
+    }
+}
+
+fn slot_of(blocks: &Blocks, at: BlockAt) -> Option<&BlockSlot> {
+    let slot = blocks.get(blocks.index(at.block)?)?;
+    (slot.owner.at == at).then_some(slot)
+}
