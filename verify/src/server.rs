@@ -11,6 +11,7 @@ use honeycomb_server::{
     ShardConfig, VolumeParts,
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Registry, Ticket};
+use honeycomb_types::limits::MOVING_MAX;
 use honeycomb_types::{
     BlockAt, BlockUnits, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierIx,
     TierSpec, Time,
@@ -180,6 +181,8 @@ impl SimServer {
                 block_size: block,
                 frames,
                 lane_room: Default::default(),
+                // Servers with every number from 1 on.
+                moving: 1 + frames as usize % MOVING_MAX,
                 warm: if below > 0 { WARM } else { 0 },
                 disks: tiers.clone(),
                 buffers: buffers * block,

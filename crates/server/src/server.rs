@@ -18,7 +18,7 @@ use honeycomb_transport::{Mailbox, Net, NetOptions, NotPosted, run};
 use honeycomb_types::limits::{
     BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FLUSH_BUFFERS_FRACTION,
     FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_BEYOND_FRACTION, FREED_KEPT_FRACTION,
-    FREED_KEPT_MAX, PAGE_RESERVE_FRACTION, PAGE_RESERVE_MAX, RETRY_RECORDS_FRACTION,
+    FREED_KEPT_MAX, MOVING_MAX, PAGE_RESERVE_FRACTION, PAGE_RESERVE_MAX, RETRY_RECORDS_FRACTION,
     RETRY_RECORDS_LEAST, SERVER_BUFFER_BYTES, SERVER_BUFFER_FRACTION, SERVER_BUFFER_LEAST,
     TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
 };
@@ -215,6 +215,7 @@ impl MemoryServer {
                 block_size: options.block_size as usize,
                 frames: sizes.frames,
                 lane_room: LaneRoom::of(lane_room),
+                moving: MOVING_MAX,
                 warm: sizes.warm,
                 disks: sizes.disks.clone(),
                 buffers: sizes.buffers,

@@ -141,6 +141,8 @@ pub struct ShardConfig {
     pub frames: u32,
     /// Room for the retry records of its blocks.
     pub lane_room: LaneRoom,
+    /// Most blocks of a job that are divided or merged at a time.
+    pub moving: usize,
     /// In addition, most blocks of lower tiers whose ends are in the write cache.
     pub warm: u32,
     /// The lower tiers.
@@ -233,11 +235,11 @@ impl Shard {
             out: Outbox::default(),
             pending: AllPending::default(),
             tiers: Tiers::new(&config.disks, frames),
+            turns: MoveTurns::new(config.moving),
             config,
             extents: Extents::default(),
             checkpoints: Checkpoints::default(),
             overlaps: Overlaps::default(),
-            turns: MoveTurns::default(),
             lent: LentCopies::default(),
             grow_delay: Delay::default(),
             clock_offset_ms: 0,

@@ -282,11 +282,13 @@ pub enum Bug {
     CapacityForgotten = 130,
     /// The directory of a queue's block that grows stays where it was (INV-22).
     DirectoryStays = 131,
+    /// Blocks that wait for their turn to move wait for ever (INV-33).
+    TurnsNeverEnd = 132,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 131] = [
+    pub const ALL: [Bug; 132] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -418,6 +420,7 @@ impl Bug {
         Bug::CapacityUncounted,
         Bug::CapacityForgotten,
         Bug::DirectoryStays,
+        Bug::TurnsNeverEnd,
     ];
 }
 

@@ -338,6 +338,10 @@ pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
 /// A move between blocks that was neither committed nor cancelled for this long is cancelled: its
 /// initiator may no longer exist.
 pub const MOVE_MAX: Duration = Duration::from_secs(20);
+/// Blocks of a job at a core that are divided or merged at a time.
+pub const MOVING_MAX: usize = 8;
+/// The bytes of these blocks together, unless there is only one.
+pub const MOVING_BYTES_MAX: u64 = 32 * MIB;
 /// Bytes of a controller's results that are kept for repeated requests.
 pub const CONTROL_ANSWERS_MAX: usize = 32 * 1024 * 1024;
 /// How long these results are kept, as far as there is space.

@@ -192,6 +192,7 @@ caught! {
     capacity_that_does_not_count_is_caught: CapacityUncounted,
     capacity_that_a_controller_forgets_is_caught: CapacityForgotten,
     directory_that_stays_is_caught: DirectoryStays,
+    turn_that_never_ends_is_caught: TurnsNeverEnd,
     a_refusal_of_the_largest_size_is_caught: LargestRefused,
 }
 

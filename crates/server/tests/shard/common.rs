@@ -2,6 +2,7 @@
 
 use honeycomb_block::Reclaimer;
 use honeycomb_server::{BlockOwner, CallerAccess, Shard, ShardConfig};
+use honeycomb_types::limits::MOVING_MAX;
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, PrefixId, ServerId, SessionId, ShardIx, StructureId, Verbs,
 };
@@ -15,6 +16,7 @@ pub fn config(block_size: usize, blocks: u32) -> ShardConfig {
         block_size,
         frames: blocks,
         lane_room: Default::default(),
+        moving: MOVING_MAX,
         warm: 0,
         disks: Vec::new(),
         buffers: 0,

@@ -4,6 +4,7 @@ use crate::common::{access, owner};
 use honeycomb_block::Reclaimer;
 use honeycomb_server::{BlockOwner, Shard, ShardConfig};
 use honeycomb_structures::{Outcome, Ticket};
+use honeycomb_types::limits::MOVING_MAX;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, LaneId, Sequence, ServerId, ShardIx, Time,
 };
@@ -61,6 +62,7 @@ fn what_one_job_frees_is_no_other_jobs() {
         block_size: SIZE,
         frames: 16,
         lane_room: Default::default(),
+        moving: MOVING_MAX,
         warm: 0,
         disks: Vec::new(),
         buffers: 0,

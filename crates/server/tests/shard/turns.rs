@@ -3,6 +3,7 @@
 use crate::common::{access, config, owner, shard};
 use honeycomb_server::{Effect, MoveWord, Shard};
 use honeycomb_structures::{Outcome, Ticket};
+use honeycomb_types::limits::MOVING_MAX;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, LaneId, Sequence, ServerId, ShardIx, Time,
 };
@@ -12,7 +13,7 @@ use std::time::Duration;
 const SIZE: usize = 1 << 20;
 const SERVER: ServerId = ServerId(1);
 /// Blocks of a job that move at a time.
-const AT_ONCE: u32 = 8;
+const AT_ONCE: u32 = MOVING_MAX as u32;
 
 /// A shard with many stores, each of one block, of two jobs.
 struct World {

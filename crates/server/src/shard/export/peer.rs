@@ -1,7 +1,7 @@
 //! The export of a block to a peer: the source of a move (docs/design-notes.md, "Moves").
 //!
-//! The block waits for its turn (`Queued`, see `turns`), requests a target from the controller (`Chosen`), and
-//! copies while it serves (`Copying`). When little is left, changes wait (`Frozen`), until the target has
+//! The block waits for its turn (`Queued`, see `turns`), requests a target from the controller (`Chosen`),
+//! and copies while it serves (`Copying`). When little is left, changes wait (`Frozen`), until the target has
 //! counted the data (`Counted`). Then only the decision of the controller matters (`Committing`), unless the
 //! first request for it could not be sent. Every earlier stage is cancelled if the connection breaks, the
 //! target refuses, or the move takes too long. A request for a target without an answer is repeated only to

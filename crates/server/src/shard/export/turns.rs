@@ -1,19 +1,16 @@
 //! The turns of moves: the blocks of one job that are to be divided or merged send their content a few at a
 //! time, and the fullest first.
 //!
-//! A store that is filled evenly has many splits due at once. All together they end late and at the same time,
-//! and a writer that meets a full block waits for all of them. In turns, it waits for few.
+//! A store that is filled evenly has many splits due at once. All together they end late and at the same
+//! time, and a writer that meets a full block waits for all of them. In turns, it waits for few.
 
 use crate::shard::BlockSlot;
 use crate::shard::blocks::Blocks;
-use honeycomb_types::{BlockAt, JobId, Time};
+use honeycomb_types::limits::MOVING_BYTES_MAX;
+use honeycomb_types::{BlockAt, Bug, JobId, Time};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// Blocks of a job that move at a time.
-const MOVING_MAX: usize = 8;
-/// The bytes of these blocks together, unless there is only one.
-const MOVING_BYTES_MAX: u64 = 32 << 20;
 /// The next one is the fullest of this many that have waited longest.
 const COMPARED: usize = 64;
 /// A move without a message for this long delays no other.
@@ -31,20 +28,31 @@ struct JobTurns {
     took: Duration,
 }
 
-/// The turns of the jobs of a shard. A job has an entry while some of its blocks move.
-#[derive(Debug, Default)]
-pub(in crate::shard) struct MoveTurns(HashMap<JobId, JobTurns>);
+/// The turns of the jobs of a shard.
+#[derive(Debug)]
+pub(in crate::shard) struct MoveTurns {
+    /// Most blocks of a job that move at a time.
+    most: usize,
+    /// The jobs of which some blocks move.
+    jobs: HashMap<JobId, JobTurns>,
+}
 
 impl MoveTurns {
+    /// No block moves; later at most so many of a job do.
+    pub fn new(most: usize) -> MoveTurns {
+        assert!(most > 0, "INV-33: no block would have its turn");
+        MoveTurns { most, jobs: HashMap::new() }
+    }
+
     /// A block waits for its turn.
     pub fn queue(&mut self, job: JobId, at: BlockAt) {
-        self.0.entry(job).or_default().waiting.push_back(at);
+        self.jobs.entry(job).or_default().waiting.push_back(at);
     }
 
     /// Whether this block has had its turn, and others of the job wait for theirs.
     #[inline]
     pub fn is_awaited(&self, job: JobId, at: BlockAt) -> bool {
-        let turns = self.0.get(&job);
+        let turns = self.jobs.get(&job);
         let moves = |turns: &JobTurns| turns.moving.iter().any(|(moving, _)| *moving == at);
         turns.is_some_and(|turns| !turns.waiting.is_empty() && moves(turns))
     }
@@ -52,35 +60,36 @@ impl MoveTurns {
     /// Whether blocks of this job wait for their turn.
     #[inline]
     pub fn are_awaited(&self, job: JobId) -> bool {
-        self.0.get(&job).is_some_and(|turns| !turns.waiting.is_empty())
+        self.jobs.get(&job).is_some_and(|turns| !turns.waiting.is_empty())
     }
 
     /// The time after which another block of this job would have its turn.
     #[inline]
     pub fn delay(&self, job: JobId) -> Duration {
-        self.0.get(&job).map_or(Duration::ZERO, |turns| {
+        self.jobs.get(&job).map_or(Duration::ZERO, |turns| {
             turns.took * turns.waiting.len() as u32 / turns.moving.len().max(1) as u32
         })
     }
 
     /// The next block of a job whose turn it is. It counts as moving from now on.
     pub fn next(&mut self, job: JobId, blocks: &Blocks, now: Time) -> Option<BlockAt> {
-        let turns = self.0.get_mut(&job)?;
-        let next = turns.next(blocks, now);
+        let turns = self.jobs.get_mut(&job)?;
+        let next = turns.next(self.most, blocks, now);
         if turns.waiting.is_empty() && turns.moving.is_empty() {
-            self.0.remove(&job);
+            self.jobs.remove(&job);
         }
         next
     }
 }
 
 impl JobTurns {
-    fn next(&mut self, blocks: &Blocks, now: Time) -> Option<BlockAt> {
+    fn next(&mut self, most: usize, blocks: &Blocks, now: Time) -> Option<BlockAt> {
         let slot = |at: &BlockAt| slot_of(blocks, *at);
         let used = |at: &BlockAt| slot(at).map_or(0, |slot| slot.structure.bytes_used());
         let took = &mut self.took;
         self.moving.retain(|(at, since)| {
             let moves = slot(at).is_some_and(|slot| slot.exports.has_turn(now));
+            let moves = moves || Bug::TurnsNeverEnd.active();
             if !moves {
                 let last = now.since(*since).min(TURN_STALLS);
                 *took = if took.is_zero() { last } else { (*took * 3 + last) / 4 };
@@ -96,7 +105,7 @@ impl JobTurns {
         let (place, next) = queued.max_by_key(|(_, at)| used(at))?;
         let (next, moving) = (*next, self.moving.iter().map(|(at, _)| used(at)).sum::<u64>());
         let alone = self.moving.is_empty();
-        let fits = self.moving.len() < MOVING_MAX && moving + used(&next) <= MOVING_BYTES_MAX;
+        let fits = self.moving.len() < most && moving + used(&next) <= MOVING_BYTES_MAX;
         if !alone && !fits {
             return None;
         }
