@@ -34,14 +34,17 @@ def process(*args: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]
 
 
 @contextmanager
-def cluster(servers: int) -> Iterator[tuple[honeycomb.Client, list[subprocess.Popen[str]]]]:
+def cluster(
+    servers: int, loss_ms: int = 3000, **options: float
+) -> Iterator[tuple[honeycomb.Client, list[subprocess.Popen[str]]]]:
     with ExitStack() as stack:
-        listen = ["--listen", "127.0.0.1:0", "--server-loss-ms", "3000"]
+        listen = ["--listen", "127.0.0.1:0", "--server-loss-ms", str(loss_ms)]
         _, told = stack.enter_context(process("controller", *listen))
         join = ["--controller", told["address"], "--token", told["token"]]
         pool = ["--memory", "64MiB", "--block-size", "1MiB", "--shards", "2"]
         nodes = [stack.enter_context(process("server", *join, *pool))[0] for _ in range(servers)]
-        yield stack.enter_context(honeycomb.connect(told["address"], told["token"])), nodes
+        client = honeycomb.connect(told["address"], told["token"], **options)
+        yield stack.enter_context(client), nodes
 
 
 def hit(child: subprocess.Popen[str], how: signal.Signals) -> None:
@@ -66,6 +69,24 @@ def test_a_server_that_goes_while_in_use_is_told_as_data_lost(how: signal.Signal
         # No server is left to hold data, and the error says that too.
         with pytest.raises(errors.OutOfMemory):
             job.kv("c:kv")
+
+
+def test_many_keys_of_a_server_that_stands_still_end_together() -> None:
+    """It waited for a new connection for each of 16 blocks, the timeout each time."""
+    entries = {f"k{i}": b"v" for i in range(500)}
+    with cluster(1, 60_000, timeout=1.0) as (hc, [server]), hc.job("still", lease=60.0) as job:
+        kv = job.kv("kv", blocks=16)
+        kv.multi_put(entries)
+        hit(server, signal.SIGSTOP)
+        began = time.monotonic()
+        # The second call has to connect.
+        for call in (lambda: kv.multi_put(entries), lambda: kv.multi_get(list(entries))):
+            with pytest.raises(errors.DeadlineExceeded, match="in time") as told:
+                call()
+            assert len(told.value.failures) == len(entries)
+        assert time.monotonic() - began < TOLD_WITHIN
+        os.kill(server.pid, signal.SIGCONT)
+        assert kv.multi_get(list(entries)) == list(entries.values())
 
 
 def test_the_others_go_on_when_one_server_is_killed() -> None:

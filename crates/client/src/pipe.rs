@@ -506,9 +506,13 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         );
         self.context.pool.forget(&channel.place.0);
         for (_, at) in channel.outstanding {
-            let failure = match one {
-                Some(one) if one != at => {
-                    let why = "another request on the same connection was abandoned".into();
+            let failure = match (one, why) {
+                (Some(one), why) if one != at => {
+                    let what = match why {
+                        ExchangeFailure::Late { .. } => "got no reply in time",
+                        _ => "was abandoned",
+                    };
+                    let why = format!("another request on the same connection {what}");
                     ExchangeFailure::Lost { sent: true, why }
                 }
                 _ => why.clone(),
