@@ -31,7 +31,7 @@ enum FlightStage<'a, 'b> {
 }
 
 /// Runs all operations to their results, which are in the order of the operations. Each has its own
-/// deadline, which counts from its first step.
+/// deadline, which counts from its beginning.
 pub(crate) fn run_many(
     structure: &Structure,
     exchanges: Vec<Exchange<'_, '_>>,
@@ -40,13 +40,9 @@ pub(crate) fn run_many(
         exchanges.into_iter().map(FlightStage::Waiting).collect();
     let (mut begun, mut done) = (0, 0);
     while done < stages.len() {
-        while begun < stages.len() && begun - done < FLIGHTS_MAX {
-            let FlightStage::Waiting(exchange) = take(&mut stages[begun]) else {
-                unreachable!("operations begin in their order")
-            };
-            stages[begun] = go_on(structure, structure.depart(exchange));
-            begun += 1;
-        }
+        let more = begun..stages.len().min(done + FLIGHTS_MAX);
+        begun = more.end;
+        begin(structure, &mut stages[more]);
         let under_way = begun - done;
         assert!(under_way <= FLIGHTS_MAX, "INV-33: {under_way} operations of one call are sent");
         step(structure, &mut stages[..begun]);
@@ -62,6 +58,19 @@ pub(crate) fn run_many(
         _ => unreachable!("the loop ends when all are done"),
     });
     results.collect()
+}
+
+/// Begins operations. Their deadlines count from the same moment: the first of them that has to connect
+/// to a paused server waits its whole time, and the others then have none left.
+fn begin<'a, 'b>(structure: &Structure, stages: &mut [FlightStage<'a, 'b>]) {
+    let exchanges = stages.iter_mut().map(|stage| match take(stage) {
+        FlightStage::Waiting(exchange) => structure.depart(exchange),
+        _ => unreachable!("operations begin in their order"),
+    });
+    let flights: Vec<Flight<'a, 'b>> = exchanges.collect();
+    for (stage, flight) in stages.iter_mut().zip(flights) {
+        *stage = go_on(structure, flight);
+    }
 }
 
 fn take<'a, 'b>(stage: &mut FlightStage<'a, 'b>) -> FlightStage<'a, 'b> {
