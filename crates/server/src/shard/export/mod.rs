@@ -406,7 +406,7 @@ impl ExportWork<'_> {
             Look::Nothing | Look::StillQueued => {}
             Look::Begun => self.overlaps.begun_at(self.blocks, index, NewUse::Peer),
             Look::Queued => {
-                self.turns.queue(job, at);
+                self.turns.queue(job, at, self.blocks, self.now);
                 self.overlaps.begun_at(self.blocks, index, NewUse::Peer);
             }
             Look::CannotLeave => {

@@ -4,6 +4,7 @@
 //! A store that is filled evenly has many splits due at once. All together they end late and at the same
 //! time, and a writer that meets a full block waits for all of them. In turns, it waits for few.
 
+use super::Exports;
 use crate::shard::BlockSlot;
 use crate::shard::blocks::Blocks;
 use honeycomb_types::limits::MOVING_BYTES_MAX;
@@ -13,6 +14,8 @@ use std::time::Duration;
 
 /// The next one is the fullest of this many that have waited longest.
 const COMPARED: usize = 64;
+/// Jobs that are remembered although none of their blocks moves any more.
+const JOBS_KEPT: usize = 16;
 /// A move without a message for this long delays no other.
 pub(super) const TURN_STALLS: Duration = Duration::from_millis(100);
 /// The time after which a block that waits for its turn looks whether the moves before it stall.
@@ -33,19 +36,25 @@ struct JobTurns {
 pub(in crate::shard) struct MoveTurns {
     /// Most blocks of a job that move at a time.
     most: usize,
-    /// The jobs of which some blocks move.
+    /// The jobs of which some blocks move, and some of which none does any more.
     jobs: HashMap<JobId, JobTurns>,
+    /// The number of jobs at which those without a moving block are forgotten.
+    forget_at: usize,
 }
 
 impl MoveTurns {
     /// No block moves; later at most so many of a job do.
     pub fn new(most: usize) -> MoveTurns {
         assert!(most > 0, "INV-33: no block would have its turn");
-        MoveTurns { most, jobs: HashMap::new() }
+        MoveTurns { most, jobs: HashMap::new(), forget_at: JOBS_KEPT }
     }
 
     /// A block waits for its turn.
-    pub fn queue(&mut self, job: JobId, at: BlockAt) {
+    pub fn queue(&mut self, job: JobId, at: BlockAt, blocks: &Blocks, now: Time) {
+        if self.jobs.len() >= self.forget_at {
+            self.jobs.retain(|_, turns| turns.last(blocks, now));
+            self.forget_at = (2 * self.jobs.len()).max(JOBS_KEPT);
+        }
         self.jobs.entry(job).or_default().waiting.push_back(at);
     }
 
@@ -83,6 +92,13 @@ impl MoveTurns {
 }
 
 impl JobTurns {
+    /// Whether some of the blocks still move or wait.
+    fn last(&self, blocks: &Blocks, now: Time) -> bool {
+        let exports = |at| slot_of(blocks, at).map(|slot| &slot.exports);
+        self.waiting.iter().any(|at| exports(*at).is_some_and(Exports::is_queued))
+            || self.moving.iter().any(|(at, _)| exports(*at).is_some_and(|e| e.has_turn(now)))
+    }
+
     fn next(&mut self, most: usize, blocks: &Blocks, now: Time) -> Option<BlockAt> {
         let slot = |at: &BlockAt| slot_of(blocks, *at);
         let used = |at: &BlockAt| slot(at).map_or(0, |slot| slot.structure.bytes_used());
@@ -118,4 +134,24 @@ impl JobTurns {
 fn slot_of(blocks: &Blocks, at: BlockAt) -> Option<&BlockSlot> {
     let slot = blocks.get(blocks.index(at.block)?)?;
     (slot.owner.at == at).then_some(slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard::units::UnitsInUse;
+    use honeycomb_types::{BlockId, BlockUnits, Epoch, ServerId, ShardIx};
+
+    #[test]
+    fn jobs_whose_blocks_have_ended_are_forgotten() {
+        let held = UnitsInUse::new(BlockUnits::of(1 << 20), 4, "INV-40");
+        let blocks = Blocks::new(ShardIx(0), 4, held);
+        let mut turns = MoveTurns::new(1);
+        for job in 0..1000 {
+            let block = BlockId::new(ServerId(1), ShardIx(0), 0);
+            let at = BlockAt { block, epoch: Epoch(1) };
+            turns.queue(JobId(job), at, &blocks, Time::ZERO);
+            assert!(turns.jobs.len() <= JOBS_KEPT);
+        }
+    }
 }
