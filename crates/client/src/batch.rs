@@ -3,16 +3,14 @@
 use crate::context::Context;
 use crate::error::Error;
 use crate::kv::{Kv, Swap};
-use crate::limits::{PIPED_AT_ONCE, PIPED_BYTES_MAX};
+use crate::limits::{PIPED_AT_ONCE, PIPED_BYTES_MAX, PIPED_REQUESTS_MAX};
 use crate::many::run_many;
 use crate::pipe::{Landed, Pipe, PipedRequest};
 use crate::route::{Target, position};
 use crate::structure::{Args, Exchange, Replied};
 use crate::transport::Sink;
 use honeycomb_types::Time;
-use honeycomb_types::limits::{
-    KEY_MAX, KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX, REQUEST_HEADER,
-};
+use honeycomb_types::limits::{KEY_MAX, KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX};
 use honeycomb_wire::batch::{BatchOp, BatchResult, put_batch, put_keys, results};
 use honeycomb_wire::data::Scanned;
 use honeycomb_wire::stored::{Function, Item, Stored, TopOperand, accumulate_args};
@@ -576,11 +574,14 @@ impl Kv {
     ) {
         let buffers = &self.0.context().buffers;
         let mut pipe = Pipe::new(self.0.context().clone());
-        let (mut begun, mut under_way, mut unsent) = (0, 0, 0);
+        let (mut begun, mut bytes, mut unsent) = (0, 0, 0);
         while begun < groups.len() || pipe.under_way() > 0 {
-            while begun < groups.len() && under_way < PIPED_BYTES_MAX {
+            while begun < groups.len()
+                && bytes < PIPED_BYTES_MAX
+                && pipe.under_way() < PIPED_REQUESTS_MAX
+            {
                 let payload = Self::payload_of(ask, &groups[begun]);
-                under_way += payload.len() + REQUEST_HEADER;
+                bytes += payload.len();
                 unsent += payload.len();
                 pipe.begin(PipedRequest {
                     kv: self,
@@ -599,7 +600,7 @@ impl Kv {
             }
             pipe.step(Time::NEVER, false);
             while let Some(Landed { asked, result }) = pipe.landed() {
-                under_way -= asked.payload.len() + REQUEST_HEADER;
+                bytes -= asked.payload.len();
                 let group = &groups[asked.ticket as usize];
                 self.take_group((ask, group), result, &asked.value, hashes, unanswered);
                 buffers.give(asked.value);

@@ -105,6 +105,11 @@ impl Blocks {
         self.get_mut(index).filter(|slot| slot.owner.at == at)
     }
 
+    /// The block in use with this name and epoch.
+    pub fn get_at(&self, at: BlockAt) -> Option<&BlockSlot> {
+        self.get(self.index(at.block)?).filter(|slot| slot.owner.at == at)
+    }
+
     /// All blocks in use.
     pub fn in_use(&self) -> impl Iterator<Item = &BlockSlot> {
         (0..self.lives.len()).filter_map(|index| self.get(index))

@@ -1,12 +1,13 @@
 //! The turns of moves: how many blocks of one job move at a time, and which is the next.
 
 use crate::common::{access, config, owner, shard};
-use honeycomb_server::{Effect, MoveWord, Shard};
+use honeycomb_server::{Effect, MoveKey, MoveWord, PeerEvent, PeerKey, Post, Shard};
 use honeycomb_structures::{Outcome, Ticket};
 use honeycomb_types::limits::MOVING_MAX;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, LaneId, Sequence, ServerId, ShardIx, Time,
 };
+use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::time::Duration;
 
@@ -72,6 +73,24 @@ impl World {
         self.shard.out().take_effects().into_iter().filter_map(begins).collect()
     }
 
+    /// The target that a block has requested is ready. Returns the parts that are sent before an answer.
+    fn let_begin(&mut self, n: u32, start: u64) -> usize {
+        let BlockAt { block: target, epoch } = block(15);
+        let (target, epoch) = (target.0, epoch.0);
+        let entry = MapEntry { start, end: u64::MAX, block: target, epoch, address: "s:1".into() };
+        let address = Ok("127.0.0.1:1".parse().unwrap());
+        let word = MoveWord::Begin { id: 1, entry, address };
+        self.shard.on_exports(self.now, |work| work.move_word(block(n), word));
+        self.parts()
+    }
+
+    /// The parts that are sent now.
+    fn parts(&mut self) -> usize {
+        while self.shard.step(self.now) {}
+        let posts = self.shard.out().take_posts();
+        posts.iter().filter(|post| matches!(post, Post::Send { .. })).count()
+    }
+
     fn refuse(&mut self, n: u32) {
         let word = MoveWord::Refused(Status::OutOfMemory, "no block is free".into());
         self.shard.on_exports(self.now, |work| work.move_word(block(n), word));
@@ -102,6 +121,39 @@ fn few_blocks_of_a_job_move_at_a_time_and_the_fullest_is_next() {
     assert_eq!(world.begun(), [AT_ONCE + 1], "the fullest is next");
     world.refuse(5);
     assert_eq!(world.begun(), [AT_ONCE + 2]);
+}
+
+#[test]
+fn move_for_which_others_wait_has_more_parts_in_flight() {
+    let mut world = World::new(AT_ONCE + 1);
+    let start = (0..4000).find_map(|key| {
+        assert!(world.put(JobId(1), 0, key), "the block is full");
+        match world.shard.out().take_effects()[..] {
+            [Effect::BeginMove { start, .. }] => Some(start),
+            _ => None,
+        }
+    });
+    let few = world.let_begin(0, start.expect("a block requests a split before it is full"));
+    assert!((1..10).contains(&few), "{few} parts of 1/64 of a block");
+    for n in 1..=AT_ONCE {
+        world.fill(JobId(1), n);
+    }
+    let key = PeerKey::Move(MoveKey { source: block(0), id: 1 });
+    world.shard.peer_event(world.now, key, PeerEvent::Answered(Status::Ok));
+    let more = world.parts();
+    assert!(more > 2 * few, "{few} parts were in flight, and {more} are sent for one answer");
+}
+
+#[test]
+fn block_that_leaves_its_server_needs_no_turn() {
+    let mut world = World::new(AT_ONCE + 1);
+    for n in 0..AT_ONCE {
+        world.fill(JobId(1), n);
+    }
+    assert_eq!(world.begun().len(), AT_ONCE as usize);
+    world.shard.on_exports(world.now, |work| work.evacuate(block(AT_ONCE))).unwrap();
+    world.pass(Duration::ZERO);
+    assert_eq!(world.begun(), [AT_ONCE]);
 }
 
 #[test]

@@ -400,6 +400,14 @@ mod tests {
     }
 
     #[test]
+    fn block_requests_earlier_if_its_move_waits_and_never_below_the_least_level() {
+        let latest = Marks::default().split_at(SIZE);
+        let from = |ms| splits_from(SIZE, 8 << 20, Duration::from_millis(ms), latest);
+        assert!(from(1000) < from(200) && from(200) < from(0) && from(0) <= latest);
+        assert_eq!(from(100_000), SIZE / 100 * SPLIT_FROM);
+    }
+
+    #[test]
     fn mark_is_at_most_an_eighth_below_the_high_mark_and_equal_to_it_for_a_whole_store() {
         let marks = Marks::default();
         let high = marks.split_at(SIZE);

@@ -67,7 +67,7 @@ pub(super) struct Source<'a> {
     successor: &'a mut SuccessorState,
     /// Whether a move can begin: see `BlockSlot::may_move`.
     may_move: bool,
-    /// Whether writers wait for the end of a move: the block is almost full, or others wait for their turn.
+    /// Whether writers wait for the end of the move: the block is almost full, or others wait for their turn.
     is_awaited: bool,
     out: &'a mut Outbox,
     index: usize,
@@ -349,8 +349,9 @@ impl ExportWork<'_> {
         let slot = self.blocks.get_mut(index)?;
         let may_move = slot.may_move();
         let size = self.config.block_size as u64;
-        let almost_full = slot.structure.bytes_used() > size - size / ALMOST_FULL;
-        let is_awaited = almost_full || self.turns.are_awaited(slot.owner.job);
+        let is_awaited = slot.exports.peer.is_some()
+            && (slot.structure.bytes_used() > size - size / ALMOST_FULL
+                || self.turns.are_awaited(slot.owner.job));
         let BlockSlot { owner, backing, structure, lanes, watchers, successor, exports, .. } = slot;
         let source = Source {
             now: self.now,

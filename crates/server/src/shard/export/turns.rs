@@ -5,7 +5,6 @@
 //! time, and a writer that meets a full block waits for all of them. In turns, it waits for few.
 
 use super::Exports;
-use crate::shard::BlockSlot;
 use crate::shard::blocks::Blocks;
 use honeycomb_types::limits::MOVING_BYTES_MAX;
 use honeycomb_types::{BlockAt, Bug, JobId, Time};
@@ -52,7 +51,7 @@ impl MoveTurns {
     /// A block waits for its turn.
     pub fn queue(&mut self, job: JobId, at: BlockAt, blocks: &Blocks, now: Time) {
         if self.jobs.len() >= self.forget_at {
-            self.jobs.retain(|_, turns| turns.last(blocks, now));
+            self.jobs.retain(|_, turns| turns.is_used(blocks, now));
             self.forget_at = (2 * self.jobs.len()).max(JOBS_KEPT);
         }
         self.jobs.entry(job).or_default().waiting.push_back(at);
@@ -93,14 +92,14 @@ impl MoveTurns {
 
 impl JobTurns {
     /// Whether some of the blocks still move or wait.
-    fn last(&self, blocks: &Blocks, now: Time) -> bool {
-        let exports = |at| slot_of(blocks, at).map(|slot| &slot.exports);
+    fn is_used(&self, blocks: &Blocks, now: Time) -> bool {
+        let exports = |at| blocks.get_at(at).map(|slot| &slot.exports);
         self.waiting.iter().any(|at| exports(*at).is_some_and(Exports::is_queued))
             || self.moving.iter().any(|(at, _)| exports(*at).is_some_and(|e| e.has_turn(now)))
     }
 
     fn next(&mut self, most: usize, blocks: &Blocks, now: Time) -> Option<BlockAt> {
-        let slot = |at: &BlockAt| slot_of(blocks, *at);
+        let slot = |at: &BlockAt| blocks.get_at(*at);
         let used = |at: &BlockAt| slot(at).map_or(0, |slot| slot.structure.bytes_used());
         let took = &mut self.took;
         self.moving.retain(|(at, since)| {
@@ -129,11 +128,6 @@ impl JobTurns {
         self.moving.push((next, now));
         Some(next)
     }
-}
-
-fn slot_of(blocks: &Blocks, at: BlockAt) -> Option<&BlockSlot> {
-    let slot = blocks.get(blocks.index(at.block)?)?;
-    (slot.owner.at == at).then_some(slot)
 }
 
 #[cfg(test)]
