@@ -4,7 +4,8 @@
 //! A separate random stream decides which seeds have disks, so that the faults of the others are
 //! the same as before there were disks. A shard's disk request is executed at a drawn time, and
 //! only then: if its bytes wrongly change meanwhile, the changed bytes are written, and a slot that
-//! has another owner by then is overwritten.
+//! has another owner by then is overwritten. The shard learns the outcome at a later time: in between,
+//! nothing pins the bytes but the shard itself.
 
 use crate::net::{Node, SERVERS};
 use crate::server::{SHARDS, WARM};
@@ -12,7 +13,7 @@ use crate::sizes::Sizes;
 use crate::world::{Event, World};
 use honeycomb_catalog::{Actor, Command, Reply, TierUse};
 use honeycomb_env::Entropy;
-use honeycomb_server::{Io, IoWhat};
+use honeycomb_server::{Io, IoDone, IoId, IoWhat};
 use honeycomb_types::limits::{BELOW_READ_MAX, BLOCK_SIZE_MIN, TIER_CHUNK};
 use honeycomb_types::{BlockAt, BlockId, Epoch, PolicyKind, StructureId, TierClass, TierIx, Time};
 use std::ops::Range;
@@ -24,6 +25,8 @@ const STORE: TierIx = TierIx(2);
 const ROOM: u64 = 24;
 /// One seed in this many has disks, of those with one controller shard.
 const WITH_DISKS: u64 = 2;
+/// Requests in a million whose outcome their shard learns at once.
+const REPORTED_AT_ONCE: u64 = 700_000;
 
 /// The disk faults of one seed.
 pub struct Disks {
@@ -190,6 +193,20 @@ impl World {
             }
         }
         let (id, done) = io.carry_out(&*disk, base);
+        if self.disks.rng.chance(REPORTED_AT_ONCE) {
+            return self.io_done(server, life, shard, id, done);
+        }
+        let Range { start, end } = self.disks.time_us;
+        let us = self.disks.rng.below(end - start);
+        let event = Event::IoDone { server, life, shard, id, done: Box::new(done) };
+        self.schedule(Duration::from_micros(us), event);
+    }
+
+    /// A shard learns the outcome of a request.
+    pub fn io_done(&mut self, server: usize, life: u64, shard: u8, id: IoId, done: IoDone) {
+        if !self.servers[server].alive || self.servers[server].life != life {
+            return;
+        }
         let now = self.local(Node::Server(server));
         let sim = &mut self.servers[server];
         sim.shards[shard as usize].tiers().io_done(now, id, done);

@@ -21,7 +21,7 @@ use honeycomb_catalog::Opened;
 use honeycomb_client::Error;
 use honeycomb_client::call::{LaneAllocator, Routing};
 use honeycomb_env::Entropy;
-use honeycomb_server::{CallerAccess, Io, PostPayload};
+use honeycomb_server::{CallerAccess, Io, IoDone, IoId, PostPayload};
 use honeycomb_structures::Ticket;
 use honeycomb_types::limits::{ADOPT_MAX, MESSAGE_LIFE_MS, SERVER_LOSS_DEFAULT_MS};
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
@@ -116,6 +116,8 @@ pub enum Event {
     Own(crate::owner::OwnerRequest),
     /// A server's disk executes a request of one of its shards.
     Io { server: usize, life: u64, shard: u8, io: Box<Io> },
+    /// The shard learns the outcome.
+    IoDone { server: usize, life: u64, shard: u8, id: IoId, done: Box<IoDone> },
     /// A node checks its timers.
     Tick(Node),
 }
@@ -533,6 +535,7 @@ impl World {
             | Event::LineLost { server, .. }
             | Event::LineHungUp { server, .. }
             | Event::Io { server, .. }
+            | Event::IoDone { server, .. }
             | Event::HungUp { server, .. } => Node::Server(*server),
             Event::LineAnswered { conn, .. } => Node::Server(self.lines.get(conn)?.from.0),
             Event::Said { .. }
@@ -687,6 +690,9 @@ impl World {
         }
         match event {
             Event::Io { server, life, shard, io } => self.io(server, life, shard, *io),
+            Event::IoDone { server, life, shard, id, done } => {
+                self.io_done(server, life, shard, id, *done);
+            }
             Event::Request { server, life, from, request } => {
                 self.request(server, life, from, *request);
             }

@@ -284,11 +284,14 @@ pub enum Bug {
     DirectoryStays = 131,
     /// Blocks that wait for their turn to move wait for ever (INV-33).
     TurnsNeverEnd = 132,
+    /// A block may return memory, and change its layout, between the write of its demotion and the report of
+    /// it (INV-41).
+    PackedWhileDemoted = 133,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 132] = [
+    pub const ALL: [Bug; 133] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -421,6 +424,7 @@ impl Bug {
         Bug::CapacityForgotten,
         Bug::DirectoryStays,
         Bug::TurnsNeverEnd,
+        Bug::PackedWhileDemoted,
     ];
 }
 

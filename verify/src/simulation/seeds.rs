@@ -193,6 +193,7 @@ caught! {
     capacity_that_a_controller_forgets_is_caught: CapacityForgotten,
     directory_that_stays_is_caught: DirectoryStays,
     turn_that_never_ends_is_caught: TurnsNeverEnd,
+    layout_that_changes_under_its_copy_is_caught: PackedWhileDemoted,
     a_refusal_of_the_largest_size_is_caught: LargestRefused,
 }
 

@@ -4,6 +4,8 @@
 use crate::below::{BLOCKS, Below, DISK, END, at, bytes};
 use honeycomb_env::Entropy;
 use honeycomb_structures::Ticket;
+#[cfg(feature = "bug-bank")]
+use honeycomb_types::Bug;
 use honeycomb_types::{Kind, TierIx, sizes};
 use honeycomb_wire::batch::{put_keys, results};
 use honeycomb_wire::data::{Brings, ScanArgs, scan_entries};
@@ -483,4 +485,50 @@ fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
         assert!(world.shard.reports().tiers_are_quiet(), "seed {seed}: nothing is left of them");
         assert_eq!(world.shard.reports().in_memory(), (0, 0));
     }
+}
+
+#[test]
+fn block_keeps_its_layout_until_its_demotion_is_reported() {
+    returns_memory_while_demoted();
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+#[should_panic]
+fn layout_that_changes_under_its_copy_is_caught() {
+    Bug::arm(Some(Bug::PackedWhileDemoted));
+    returns_memory_while_demoted();
+}
+
+/// Between the end of the write and the report of it, the bytes were not pinned: a block that was returning
+/// memory moved its regions, and was then read from the disk by its new layout. Keys were missing.
+fn returns_memory_while_demoted() {
+    let mut world = World::new(SMALL, 1, 1);
+    for n in 0..150 {
+        world.put(0, format!("key {n}").as_bytes(), &[n; 1000]);
+    }
+    for n in (0..150).filter(|n| n % 4 > 0) {
+        world.delete(0, format!("key {n}").as_bytes());
+    }
+    // It requests a merge first, which is refused.
+    while world.shard.tiers().change_tier(at(0), DISK).is_err() {
+        world.step();
+    }
+    let (writes, disk) = (world.shard.tiers().take_io(), world.disk.clone());
+    assert!(!writes.is_empty());
+    let written: Vec<_> = writes.into_iter().map(|io| io.carry_out(&*disk, 0)).collect();
+    for _ in 0..1000 {
+        world.now = world.now + Duration::from_millis(1);
+        let now = world.now;
+        world.shard.tick(now);
+    }
+    world.done.extend(written);
+    world.settle();
+    assert!(world.is_below(0));
+    world.check(0);
+    world.check_copy(0);
+    for n in 0..150 {
+        world.put(0, format!("more {n}").as_bytes(), &[n; 500]);
+    }
+    world.check(0);
 }

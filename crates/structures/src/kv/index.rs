@@ -62,12 +62,15 @@ impl Index {
         low: u32,
     ) -> impl Iterator<Item = (usize, usize)> + use<'w> {
         let (mut next_slot, slots) = (home(low, self.slots), self.slots);
+        let mut seen = 0;
         std::iter::from_fn(move || {
             loop {
                 let (slot, word) = (next_slot, word(words, next_slot));
                 if word == 0 {
                     return None;
                 }
+                seen += 1;
+                assert!(seen < slots, "INV-06: an index of {slots} slots has no free one");
                 next_slot = next(slot, slots);
                 if low_of(word) == low {
                     return Some((slot, offset(word)));

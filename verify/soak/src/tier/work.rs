@@ -88,6 +88,8 @@ pub struct StoreWorker {
     entries: Entries,
     next: u64,
     version: u64,
+    /// The changes of each key, and their outcomes, for the report of a violation.
+    told: BTreeMap<u64, Vec<String>>,
     /// In some runs, the size of all values.
     alike: Option<usize>,
 }
@@ -98,7 +100,15 @@ impl StoreWorker {
         let name = worker.name(0, 0);
         let alike =
             (worker.rng.below(3) == 0).then(|| name.length(worker.block, limit / 16, limit));
-        StoreWorker { worker, store, entries: Entries::new(), next: 0, version: 0, alike }
+        StoreWorker {
+            worker,
+            store,
+            entries: Entries::new(),
+            next: 0,
+            version: 0,
+            told: BTreeMap::new(),
+            alike,
+        }
     }
 
     fn key(&self, number: u64) -> Vec<u8> {
@@ -196,13 +206,14 @@ impl StoreWorker {
         done: Result<bool, Error>,
     ) -> Result<(), Ended> {
         self.worker.done(length, 0);
+        self.tell(number, &format!("put of version {version}, {length} bytes"), &done);
         let before = self.entries.get(&number).copied();
         match done {
             Ok(replaced) => {
                 self.entries.insert(number, Some((version, length)));
                 if before != Some(None) && replaced != before.is_some() {
                     let what = format!("put of key {number} replaced {replaced}, not {before:?}");
-                    return Err(Ended::Violation(what));
+                    return Err(self.about(number, what));
                 }
             }
             Err(e) => {
@@ -221,12 +232,13 @@ impl StoreWorker {
 
     fn deleted(&mut self, number: u64, done: Result<bool, Error>) -> Result<(), Ended> {
         self.worker.done(0, 0);
+        self.tell(number, "delete", &done);
         match done {
             Ok(there) => {
                 let before = self.entries.remove(&number);
                 if before != Some(None) && there != before.is_some() {
                     let what = format!("delete of key {number} found {there}, not {before:?}");
-                    return Err(Ended::Violation(what));
+                    return Err(self.about(number, what));
                 }
             }
             Err(e) => {
@@ -248,7 +260,7 @@ impl StoreWorker {
             (Ok(told), due) => {
                 let due = due.flatten().map(|(_, length)| length as u64);
                 let what = format!("key {number} has {told:?} bytes, not {due:?}");
-                if told == due { Ok(()) } else { Err(Ended::Violation(what)) }
+                if told == due { Ok(()) } else { Err(self.about(number, what)) }
             }
         }
     }
@@ -284,6 +296,27 @@ impl StoreWorker {
         self.is_due(number, value.as_deref())
     }
 
+    /// Notes a change of a key.
+    fn tell(&mut self, number: u64, what: &str, done: &Result<bool, Error>) {
+        let outcome = match done {
+            Ok(found) => format!("{found}"),
+            Err(e) => format!("{:?}", e.status),
+        };
+        let at = self.worker.counts.operations;
+        self.told.entry(number).or_default().push(format!("at {at} {what}: {outcome}"));
+    }
+
+    /// The violation, what a second read of the key says, and the changes of the key: they distinguish a
+    /// wrong answer from a loss.
+    fn about(&self, number: u64, wrong: String) -> Ended {
+        let mut value = Vec::new();
+        let got = self.store.get(&self.key(number), &mut value);
+        let (bytes, at) = (value.len(), self.worker.counts.operations);
+        let changes = self.told.get(&number).map_or(String::new(), |told| told.join(", "));
+        let again = format!("a read afterwards: {got:?}, {bytes} bytes");
+        Ended::Violation(format!("{wrong} (at {at}; {again}; changes: {changes})"))
+    }
+
     fn is_due(&self, number: u64, value: Option<&[u8]>) -> Result<(), Ended> {
         let wrong = match (self.entries.get(&number), value) {
             (Some(None), _) | (None, None) => return Ok(()),
@@ -299,7 +332,7 @@ impl StoreWorker {
                 }
             }
         };
-        Err(Ended::Violation(wrong))
+        Err(self.about(number, wrong))
     }
 
     /// Reads everything, by key and by scan.

@@ -48,6 +48,9 @@ pub(in crate::shard) struct TierExport {
     failed: bool,
     /// Set if a change has cancelled the export: the block stays.
     is_cancelled: bool,
+    /// The memory that is written. It is pinned until the export ends, and not only until the disk has
+    /// written it: a structure that returns memory in between would change its layout under the copy.
+    written_from: Option<Pin>,
 }
 
 impl TierExport {
@@ -59,8 +62,19 @@ impl TierExport {
         range: Range<usize>,
     ) -> TierExport {
         let (asked, in_flight) = (range.start, 0);
-        let (failed, is_cancelled) = (false, false);
-        TierExport { to, slot, number, from, range, asked, in_flight, failed, is_cancelled }
+        let (failed, is_cancelled, written_from) = (false, false, None);
+        TierExport {
+            to,
+            slot,
+            number,
+            from,
+            range,
+            asked,
+            in_flight,
+            failed,
+            is_cancelled,
+            written_from,
+        }
     }
 
     pub fn to(&self) -> TierIx {
@@ -136,6 +150,13 @@ impl TierWork<'_> {
         copy.begin(floor, end, number);
         // The rest of the last page is written with it.
         backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
+        // From now on only changes that the copy lacks count. If the export fails, the copy is not current,
+        // because it does not hold the content.
+        backing.taken_as_read();
+        let written_from = match Bug::PackedWhileDemoted.active() {
+            true => None,
+            false => Some(backing.pin(floor..backing.capacity())),
+        };
         let unwritten = Bug::PageEdgeUnwritten.active() && (1..=16).contains(&(length % PAGE));
         let end = if unwritten { end - PAGE } else { end };
         let starts = (floor..end).step_by(TIER_PIECE);
@@ -143,7 +164,8 @@ impl TierWork<'_> {
             starts.map(|at| (at, backing.pin(at..(at + TIER_PIECE).min(end)))).collect();
         let in_flight = pieces.len();
         let export = TierExport::begun((to, slot), number, CopiedFrom::Memory, floor..length);
-        residency.begin_export(TierExport { asked: length, in_flight, ..export }, new_copy);
+        let export = TierExport { asked: length, in_flight, written_from, ..export };
+        residency.begin_export(export, new_copy);
         self.overlaps.begun_at(self.blocks, index, NewUse::Tier);
         for (from, bytes) in pieces {
             self.write_piece(at, (to, slot), number, from, bytes);
@@ -344,7 +366,9 @@ impl TierWork<'_> {
 
     /// The block is in its new tier, or stays where it is.
     fn tier_export_ended(&mut self, now: Time, index: usize) {
-        let Some(export) = self.blocks.bytes_of(index).residency.export().cloned() else { return };
+        let Some(export) = self.blocks.bytes_of(index).residency.export_mut() else { return };
+        export.written_from = None;
+        let export = export.clone();
         match (export.from, export.failed || export.is_cancelled) {
             (CopiedFrom::Memory, false) => self.demoted(now, index, &export),
             (CopiedFrom::Memory, true) => self.stays_in_memory(now, index, &export),
@@ -360,7 +384,8 @@ impl TierWork<'_> {
     }
 
     fn demoted(&mut self, now: Time, index: usize, export: &TierExport) {
-        let BlockResidency { residency, .. } = self.blocks.bytes_of(index);
+        let BlockResidency { backing, residency, .. } = self.blocks.bytes_of(index);
+        assert!(!backing.is_changed(), "INV-41: a block has changed while it was demoted");
         let disk = residency.copy_mut().expect("INV-41: the copy of a demoted block was written");
         disk.complete(export.range.end.next_multiple_of(PAGE));
         self.tiers.counts.written += export.range.len() as u64;
