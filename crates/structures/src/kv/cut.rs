@@ -2,7 +2,7 @@
 
 use super::batch::shown;
 use super::ownership::Ownership;
-use super::region::{ENTRY, Region};
+use super::region::Region;
 use super::table::Table;
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
@@ -53,7 +53,7 @@ impl<'a> SplitPoint<'a> {
         let live = region.walk(block).filter(|(_, head)| !head.dead());
         let mut found: Vec<_> = live
             .map(|(at, head)| {
-                let key = block.slice(at + ENTRY..at + ENTRY + head.key_len);
+                let key = block.slice(head.key(at));
                 (slot_of(head.hash(block, at)), (head.size() + head.beside()) as u64, key)
             })
             .collect();

@@ -5,7 +5,7 @@
 //! order, without reading the log. The other half of a hash is not stored: a caller that needs it has the
 //! key.
 
-use super::region::packed_len;
+use super::region::{ENTRY_ALIGN, packed_len};
 use std::ops::Range;
 
 /// Words that are inspected to find the entry to prefetch. Two keys in five are not in their home slot, but
@@ -194,7 +194,7 @@ fn set_word(words: &mut [u8], slot: usize, word: u64) {
 
 #[inline]
 fn make_word(low: u32, offset: usize) -> u64 {
-    (low as u64) << 32 | (offset as u64 / 8 + 1)
+    (low as u64) << 32 | (offset as u64 / ENTRY_ALIGN as u64 + 1)
 }
 
 /// The half of the hash that a word contains.
@@ -205,5 +205,5 @@ fn low_of(word: u64) -> u32 {
 
 #[inline]
 fn offset(word: u64) -> usize {
-    (word as u32 as usize - 1) * 8
+    (word as u32 as usize - 1) * ENTRY_ALIGN
 }

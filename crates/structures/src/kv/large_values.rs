@@ -1,7 +1,7 @@
 //! Values in extents of their own, by the ids that their entries store.
 
 use super::arena::round_up;
-use super::region::{ENTRY, Head, LARGE_REF, Region};
+use super::region::{Head, Region};
 use crate::Bytes;
 use hashbrown::HashSet;
 use honeycomb_block::Backing;
@@ -123,9 +123,8 @@ impl LargeValues {
     /// The bytes of an entry's value, in its region or outside of it.
     #[inline]
     pub fn of_entry(&self, block: &impl Bytes, at: usize, head: &Head) -> Range<usize> {
-        let stored = at + ENTRY + head.key_len;
         if !head.large() {
-            return stored..stored + head.value_len;
+            return head.stored(at);
         }
         let large = self.list[large_id(block, at, head) as usize];
         assert_eq!(large.len, head.value_len, "an entry and its large value agree");
@@ -156,8 +155,7 @@ impl LargeValues {
 
 /// The id of the large value of an entry.
 pub(super) fn large_id(block: &impl Bytes, at: usize, head: &Head) -> u32 {
-    let stored = at + ENTRY + head.key_len;
-    let bytes = block.slice(stored..stored + LARGE_REF);
+    let bytes = block.slice(head.stored(at));
     u32::from_le_bytes(bytes.try_into().expect("four bytes"))
 }
 
@@ -165,7 +163,7 @@ pub(super) fn large_id(block: &impl Bytes, at: usize, head: &Head) -> u32 {
 /// them.
 pub(super) fn values_of(block: &Backing, region: &Region) -> Vec<(usize, u32)> {
     let entries = region.walk(block).filter(|(_, head)| !head.dead() && head.large());
-    entries.map(|(at, head)| (at + ENTRY + head.key_len, large_id(block, at, &head))).collect()
+    entries.map(|(at, head)| (head.stored(at).start, large_id(block, at, &head))).collect()
 }
 
 impl Copies {

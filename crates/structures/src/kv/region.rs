@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! header   magic u32, slots u32, count u32, end u32, live u32, 0 u32 x 3
-//! index    slots x u64: low 32 bits of the hash, then (offset of the entry / 8) + 1; 0 is empty
-//! log      entries, each: key length u16, flags u8, 0 u8, value length u32, key,
-//!          value (or the id of a large one, u32), padding to 8
+//! index    slots x u64: low 32 bits of the hash, then (offset of the entry / 4) + 1; 0 is empty
+//! log      entries, each: head, key, value (or the id of a large one, u32), padding to 4 and to at least 8
+//! head     flags u8, key length u8, value length u16; or, for longer keys or values, with the flag `LONG`:
+//!          flags u8, 0 u8, key length u16, value length u32
 //! ```
 //! Offsets count from the start of the region, so that moving one is copying its bytes. `index.rs` has the
 //! index. An entry that was deleted or replaced stays in the log, flagged dead, until the region is rebuilt.
@@ -24,8 +25,12 @@ use std::ops::Range;
 
 /// Bytes of a region's header.
 pub(super) const HEADER: usize = 32;
-/// Bytes of an entry before its key.
+/// Bytes at the beginning of an entry that contain its head. No entry has fewer.
 pub(super) const ENTRY: usize = 8;
+/// Bytes of a head without the flag `LONG`.
+const SHORT_HEAD: usize = 4;
+/// The offsets of entries in their region are multiples of this.
+pub(super) const ENTRY_ALIGN: usize = 4;
 /// Bytes of a large value's id in its entry.
 pub(super) const LARGE_REF: usize = 4;
 
@@ -35,21 +40,18 @@ const PREFETCH: usize = 96;
 /// A region of up to this many bytes is read from a lower tier as a whole.
 const WHOLE_MAX: usize = 32 * 1024;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"HCR2");
+const MAGIC: u32 = u32::from_le_bytes(*b"HCR3");
 const DEAD: u8 = 1;
 const LARGE: u8 = 2;
 /// Written by an atomic batch that is not decided yet. Does not exist between two operations.
 const STAGED: u8 = 4;
 /// The value is a list of extents in blocks of their own (`large.rs`).
 const EXTENTS: u8 = 8;
-const FLAGS_AT: usize = 2;
+/// The head has 8 bytes and not 4.
+const LONG: u8 = 16;
+const FLAGS_AT: usize = 0;
 
-/// Bytes of an entry in the log.
-pub(super) fn entry_size(key_len: usize, stored_len: usize) -> usize {
-    (ENTRY + key_len + stored_len).next_multiple_of(8)
-}
-
-/// The fixed part of an entry.
+/// The part of an entry before its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub key_len: usize,
@@ -59,30 +61,64 @@ pub(super) struct Head {
 
 impl Head {
     pub fn new(key_len: usize, value_len: usize, large: bool) -> Head {
-        Head { key_len, value_len, flags: if large { LARGE } else { 0 } }
+        let is_long = key_len > u8::MAX as usize || value_len > u16::MAX as usize;
+        let flags = if large { LARGE } else { 0 } | if is_long { LONG } else { 0 };
+        Head { key_len, value_len, flags }
     }
 
     #[inline]
     pub fn read(bytes: &[u8]) -> Head {
         let b: &[u8; ENTRY] = bytes.first_chunk().expect("the log holds whole entries");
-        Head {
-            key_len: u16::from_le_bytes([b[0], b[1]]) as usize,
-            flags: b[FLAGS_AT],
-            value_len: u32::from_le_bytes(b[4..8].try_into().expect("four bytes")) as usize,
-        }
+        let flags = b[FLAGS_AT];
+        let second = u16::from_le_bytes([b[2], b[3]]) as usize;
+        let (key_len, value_len) = match flags & LONG != 0 {
+            false => (b[1] as usize, second),
+            true => (second, u32::from_le_bytes([b[4], b[5], b[6], b[7]]) as usize),
+        };
+        Head { key_len, value_len, flags }
     }
 
     #[inline]
     pub fn write(&self, bytes: &mut [u8]) {
-        bytes[..2].copy_from_slice(&(self.key_len as u16).to_le_bytes());
         bytes[FLAGS_AT] = self.flags;
-        bytes[3] = 0;
-        bytes[4..8].copy_from_slice(&(self.value_len as u32).to_le_bytes());
+        if self.flags & LONG == 0 {
+            bytes[1] = self.key_len as u8;
+            bytes[2..4].copy_from_slice(&(self.value_len as u16).to_le_bytes());
+        } else {
+            bytes[1] = 0;
+            bytes[2..4].copy_from_slice(&(self.key_len as u16).to_le_bytes());
+            bytes[4..8].copy_from_slice(&(self.value_len as u32).to_le_bytes());
+        }
+    }
+
+    /// Bytes of the head.
+    #[inline]
+    pub fn len(&self) -> usize {
+        if self.flags & LONG == 0 { SHORT_HEAD } else { ENTRY }
+    }
+
+    /// The place of the key of an entry at `at`.
+    #[inline]
+    pub fn key(&self, at: usize) -> Range<usize> {
+        let key = at + self.len();
+        key..key + self.key_len
+    }
+
+    /// The place of the value of an entry at `at`, or of the id of a large one.
+    #[inline]
+    pub fn stored(&self, at: usize) -> Range<usize> {
+        let stored = self.key(at).end;
+        stored..stored + self.stored_len()
     }
 
     /// The hash of the key of an entry with this head, at `at` in the block.
     pub fn hash(&self, block: &impl Bytes, at: usize) -> u64 {
-        key_hash(block.slice(at + ENTRY..at + ENTRY + self.key_len))
+        key_hash(block.slice(self.key(at)))
+    }
+
+    /// Whether an entry with this head can be written over one with the other: its key stays.
+    pub fn has_room_of(&self, other: &Head) -> bool {
+        self.size() == other.size() && self.len() == other.len()
     }
 
     pub fn dead(&self) -> bool {
@@ -118,8 +154,11 @@ impl Head {
         if self.large() { LARGE_REF } else { self.value_len }
     }
 
+    /// Bytes of the entry.
+    #[inline]
     pub fn size(&self) -> usize {
-        entry_size(self.key_len, self.stored_len())
+        let bytes = self.len() + self.key_len + self.stored_len();
+        bytes.next_multiple_of(ENTRY_ALIGN).max(ENTRY)
     }
 
     /// Bytes of the value outside of the region.
@@ -286,8 +325,8 @@ impl Region {
         assert!(self.end + size <= self.size, "an entry would leave its region");
         let bytes = block.slice_mut(at..at + size);
         head.write(bytes);
-        bytes[ENTRY..ENTRY + key.len()].copy_from_slice(key);
-        bytes[ENTRY + key.len()..][..stored.len()].copy_from_slice(stored);
+        bytes[head.key(0)].copy_from_slice(key);
+        bytes[head.stored(0)].copy_from_slice(stored);
         self.end += size;
         self.touch(at, size);
         at
@@ -535,7 +574,7 @@ impl Region {
             && log <= end
             && live <= end - log
             && slots_for(count) <= slots
-            && (end - log).is_multiple_of(8);
+            && (end - log).is_multiple_of(ENTRY_ALIGN);
         sound.then_some(region)
     }
 
@@ -559,7 +598,7 @@ impl Region {
         let mut at = 0;
         while at < log.len() {
             let head = Head::read(&log[at..]);
-            let low = key_hash(&log[at + ENTRY..at + ENTRY + head.key_len]) as u32;
+            let low = key_hash(&log[head.key(at)]) as u32;
             self.index.insert(words, low, self.log_start() + at);
             at += head.size();
         }
@@ -705,4 +744,45 @@ fn all_of<B: Bytes>(_: &B) -> bool {
 /// The word of a slot, by its offset in the region.
 fn slot_bytes(slot: usize) -> Range<usize> {
     HEADER + 8 * slot..HEADER + 8 * slot + 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each length is drawn at the limits of the short form.
+    #[test]
+    fn head_is_read_as_it_was_written_and_is_short_if_its_lengths_fit() {
+        for key_len in [1, 2, 254, 255, 256, 4096] {
+            for value_len in [0, 1, 3, 8, 65_534, 65_535, 65_536, 1 << 24] {
+                for large in [false, true] {
+                    let head = Head::new(key_len, value_len, large);
+                    let mut bytes = [0xff; ENTRY];
+                    head.write(&mut bytes);
+                    let read = Head::read(&bytes);
+                    assert_eq!((read.key_len, read.value_len), (key_len, value_len));
+                    assert_eq!((read.large(), read.dead(), read.staged()), (large, false, false));
+                    assert_eq!(read.len(), if key_len < 256 && value_len < 65_536 { 4 } else { 8 });
+                    let (key, stored) = (read.key(8), read.stored(8));
+                    assert_eq!((key.start, key.len()), (8 + read.len(), key_len));
+                    let due = if large { LARGE_REF } else { value_len };
+                    assert_eq!((stored.start, stored.len()), (key.end, due));
+                    let rest = 8 + read.size() - stored.end;
+                    assert!(rest < ENTRY_ALIGN || read.size() == ENTRY);
+                    assert!(read.size() >= ENTRY && read.size().is_multiple_of(ENTRY_ALIGN));
+                }
+            }
+        }
+    }
+
+    /// An entry of a short value and one that names a long one take the same room, with heads of different
+    /// lengths: the key stays in its place only if they agree.
+    #[test]
+    fn entry_is_written_over_one_with_a_head_of_the_same_length_only() {
+        let (short, long) = (Head::new(10, 8, false), Head::new(10, 70_000, true));
+        assert_eq!(short.size(), long.size());
+        assert!(!short.has_room_of(&long) && !long.has_room_of(&short));
+        assert!(short.has_room_of(&Head::new(10, 7, false)));
+        assert!(!short.has_room_of(&Head::new(10, 4, false)));
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::below::{Needs, unanswered};
 use super::large::list_of;
-use super::region::{ENTRY, Head, Region};
+use super::region::{Head, Region};
 use super::store::Store;
 use super::table::Table;
 use crate::{Answer, Bytes, Payload};
@@ -100,7 +100,7 @@ impl Page<'_> {
     fn matches(&self, block: &impl Bytes, region: &Region) -> Vec<Found> {
         let ScanArgs { cursor, prefix, brings, .. } = self.scan;
         let lists = brings == Brings::Lists;
-        let key = |f: &Found| block.slice(f.at + ENTRY..f.at + ENTRY + f.head.key_len);
+        let key = |f: &Found| block.slice(f.head.key(f.at));
         let mut found: Vec<Found> = region
             .walk(block)
             .filter(|(_, head)| !head.dead() && (!lists || head.extents()))
@@ -147,7 +147,7 @@ impl Page<'_> {
                 return Some(group[0].hash + u64::from(Bug::ScanSkips.active()));
             }
             for f in group {
-                let key = block.slice(f.at + ENTRY..f.at + ENTRY + f.head.key_len);
+                let key = block.slice(f.head.key(f.at));
                 let value = if keys_only { 0..0 } else { self.value(block, f) };
                 if f.head.extents() && !keys_only {
                     put_scan_extents(&mut self.bytes, key, list_of(block.slice(value)));

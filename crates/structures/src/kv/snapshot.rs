@@ -34,8 +34,7 @@ fn give_log(
     let mut at = log.start;
     while at < log.end {
         let head = Head::read(&bytes[at..at + ENTRY]);
-        let key = at + ENTRY..at + ENTRY + head.key_len;
-        let stored = key.end..key.end + head.stored_len();
+        let (key, stored) = (head.key(at), head.stored(at));
         at += head.size();
         if head.dead() || head.staged() || !range.contains(&key_hash(&bytes[key.clone()])) {
             continue;

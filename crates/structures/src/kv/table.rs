@@ -6,7 +6,7 @@ use super::large::list_of;
 use super::large_values::{large_id, large_room};
 use super::overflow::Overflow;
 use super::ranges::RangeMap;
-use super::region::{ENTRY, Head, LARGE_REF, Region};
+use super::region::{Head, LARGE_REF, Region};
 use crate::{Answer, Bytes, CapacityRequest};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
@@ -126,9 +126,7 @@ impl Table {
         let region = self.heap.regions.get(id);
         region.load.set(region.load.get().saturating_add(1));
         let found = region.find(block, low, |head, at| {
-            head.key_len == key.len()
-                && head.staged() == staged
-                && block.slice(at + ENTRY..at + ENTRY + key.len()) == key
+            head.key_len == key.len() && head.staged() == staged && block.slice(head.key(at)) == key
         });
         found.map(|(slot, at, head)| Hit { region: id, slot, at, head })
     }
@@ -199,7 +197,7 @@ impl Table {
         let mut reference = [0; LARGE_REF];
         let (head, stored) = self.lay_out(key, value, &mut reference);
         if let Some(hit) = &old
-            && hit.head.size() == head.size()
+            && head.has_room_of(&hit.head)
             && !block.is_pinned(&(hit.at..hit.at + head.size()))
         {
             self.overwrite(block, hit, head, stored);
@@ -288,7 +286,7 @@ impl Table {
     /// Whether an inline value can be written over an entry in place, without more room.
     pub fn overwrites(&self, block: &mut Backing, old: &Hit, key: &[u8], value: &[u8]) -> bool {
         let head = Head::new(key.len(), value.len(), false);
-        head.size() == old.head.size() && !block.is_pinned(&(old.at..old.at + head.size()))
+        head.has_room_of(&old.head) && !block.is_pinned(&(old.at..old.at + head.size()))
     }
 
     /// Writes an inline value over an entry for which `overwrites` held.
@@ -306,7 +304,7 @@ impl Table {
         region.touch(old.at, head.size());
         let bytes = block.slice_mut(old.at..old.at + head.size());
         head.write(bytes);
-        bytes[ENTRY + head.key_len..][..stored.len()].copy_from_slice(stored);
+        bytes[head.stored(0)].copy_from_slice(stored);
         if let Some(id) = replaced {
             self.heap.free_value(block, id);
         }

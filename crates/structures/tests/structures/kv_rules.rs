@@ -464,6 +464,29 @@ fn a_key_value_block_has_no_successor() {
     assert_eq!(d.sealed(), None);
 }
 
+/// The head of an entry has two lengths. Each value is written over each other, also where both entries take
+/// the same room: a short value, and the number of a long one.
+#[test]
+fn values_and_keys_at_the_limits_of_a_short_head_replace_each_other() {
+    let mut d = kv(MIB as usize);
+    let lengths = [0, 1, 4, 5, 7, 8, 9, 12, 16, 65_534, 65_535, 65_536, 70_000, 131_072];
+    for key in [10, 254, 255, 256, 4096].map(|length| vec![b'k'; length]) {
+        let mut there = false;
+        for (n, first) in lengths.into_iter().enumerate() {
+            for (m, second) in lengths.into_iter().enumerate() {
+                for (salt, length) in [(n as u64, first), (m as u64, second)] {
+                    let value = pattern(salt, length);
+                    let answer = put(&mut d, &key, &value);
+                    assert_eq!((answer.status, answer.value), (Status::Ok, u64::from(there)));
+                    there = true;
+                    assert_eq!(get(&mut d, &key).as_deref(), Some(&value[..]), "{length} bytes");
+                }
+            }
+        }
+        d.structure.check(&d.block);
+    }
+}
+
 /// A long mixed run in blocks that are mostly nearly full, checked from time to time.
 #[test]
 fn a_long_life_keeps_everything() {

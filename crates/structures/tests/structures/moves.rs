@@ -668,8 +668,8 @@ fn brimful_of(
     (driver, request)
 }
 
-/// Of 100 small blocks full of large and small values, the number that cannot be divided.
-fn indivisible_of_100() -> usize {
+/// Of 250 small blocks full of large and small values, the number that cannot be divided.
+fn indivisible_of_250() -> usize {
     let size = 64 << 10;
     let lengths = |salt: u32| {
         move |n: u32| match n {
@@ -686,7 +686,7 @@ fn indivisible_of_100() -> usize {
         structure.check(&block);
         begun
     };
-    (0..100).filter(|salt| !divides(salt)).count()
+    (0..250).filter(|salt| !divides(salt)).count()
 }
 
 /// Seed 1150050: new entries were placed wherever their region had room, even if the block had only its
@@ -694,7 +694,7 @@ fn indivisible_of_100() -> usize {
 /// retry until their deadline.
 #[test]
 fn block_of_large_and_small_values_that_is_full_can_be_divided() {
-    assert_eq!(indivisible_of_100(), 0);
+    assert_eq!(indivisible_of_250(), 0);
 }
 
 #[cfg(feature = "bug-bank")]
@@ -702,7 +702,7 @@ fn block_of_large_and_small_values_that_is_full_can_be_divided() {
 fn new_entries_in_the_reserve_are_seen() {
     use honeycomb_types::Bug;
     Bug::arm(Some(Bug::ReserveTaken));
-    let indivisible = indivisible_of_100();
+    let indivisible = indivisible_of_250();
     Bug::arm(None);
     assert!(indivisible > 0);
 }

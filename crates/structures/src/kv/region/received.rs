@@ -2,7 +2,7 @@
 
 use super::super::large::is_list;
 use super::super::large_values::large_id;
-use super::{DEAD, ENTRY, EXTENTS, Head, LARGE, Region, STAGED};
+use super::{DEAD, ENTRY, EXTENTS, Head, LARGE, LONG, Region, STAGED};
 use honeycomb_block::Backing;
 
 /// A region that has arrived from another block, and whose header fits it (`Region::arrived`).
@@ -19,7 +19,7 @@ impl Received<'_> {
         while at < log.len() {
             let Some(bytes) = log.get(at..at + ENTRY) else { return false };
             let head = Head::read(bytes);
-            let known = head.flags & !(DEAD | LARGE | STAGED | EXTENTS) == 0;
+            let known = head.flags & !(DEAD | LARGE | STAGED | EXTENTS | LONG) == 0;
             if !known || head.large() && head.extents() || head.size() > log.len() - at {
                 return false;
             }

@@ -13,8 +13,13 @@ use std::ops::Range;
 const COUNT_AT: usize = 8;
 const LIVE_AT: usize = 16;
 const HEADER: usize = 32;
-const FLAGS_AT: usize = 2;
-const VALUE_LENGTH_AT: usize = 4;
+const FLAGS_AT: usize = 0;
+const KEY_LENGTH_AT: usize = 1;
+const VALUE_LENGTH_AT: usize = 2;
+/// Bytes of the head of an entry with a short key and a short value.
+const HEAD: usize = 4;
+/// The offsets of entries are multiples of this.
+const ALIGN: usize = 4;
 const LARGE: u8 = 2;
 
 /// A region as it was sent.
@@ -47,15 +52,26 @@ impl Sent {
         self.words().step_by(8).filter(used).collect()
     }
 
+    /// The place of the entry that a word names.
+    fn entry(&self, word: usize) -> usize {
+        (self.u32_at(word) as usize - 1) * ALIGN
+    }
+
     /// The places of the entries that its index names and that have values of their own.
     fn large(&self) -> Vec<usize> {
-        let entries = self.used().into_iter().map(|word| (self.u32_at(word) as usize - 1) * 8);
+        let entries = self.used().into_iter().map(|word| self.entry(word));
         entries.filter(|at| self.bytes[at + FLAGS_AT] & LARGE != 0).collect()
     }
 
     /// The place of the value of an entry, or of its number.
     fn stored(&self, entry: usize) -> usize {
-        entry + 8 + u16::from_le_bytes([self.bytes[entry], self.bytes[entry + 1]]) as usize
+        entry + HEAD + self.bytes[entry + KEY_LENGTH_AT] as usize
+    }
+
+    /// The length of its value.
+    fn value_length(&self, entry: usize) -> u16 {
+        let at = entry + VALUE_LENGTH_AT;
+        u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
     }
 }
 
@@ -146,15 +162,16 @@ fn region_that_is_damaged_is_refused_before_it_is_served() {
     assert_eq!(arrived.done(), Status::Ok);
     let small = arrived.small.clone();
     let words = small.used();
-    let entry = (small.u32_at(words[0]) as usize - 1) * 8;
+    let entry = small.entry(words[0]);
     arrived.refuses(&small, "an entry that ends behind the log", |sent| {
-        sent.set(entry + VALUE_LENGTH_AT, u32::MAX);
+        sent.bytes[entry + VALUE_LENGTH_AT..][..2].fill(0xff);
     });
     for (flags, what) in [
         (LARGE, "a value that has not arrived"),
         (4, "an undecided batch"),
         (8, "no list of extents"),
         (LARGE | 8, "a list that is a value of its own"),
+        (16, "a head of another length"),
         (64, "unknown flags"),
     ] {
         arrived.refuses(&small, what, |sent| sent.bytes[entry + FLAGS_AT] = flags);
@@ -162,7 +179,7 @@ fn region_that_is_damaged_is_refused_before_it_is_served() {
     arrived.refuses(&small, "a dead entry that is counted", |sent| {
         sent.bytes[entry + FLAGS_AT] = 1;
     });
-    arrived.refuses(&small, "another key", |sent| sent.bytes[entry + 8] ^= 1);
+    arrived.refuses(&small, "another key", |sent| sent.bytes[entry + HEAD] ^= 1);
     arrived.refuses(&small, "a word that names no entry", |sent| sent.set(words[0], 0));
     arrived.refuses(&small, "a word outside of the region", |sent| sent.set(words[0], u32::MAX));
     arrived.refuses(&small, "two words for one entry", |sent| {
@@ -178,7 +195,7 @@ fn region_that_is_damaged_is_refused_before_it_is_served() {
     arrived.refuses(&small, "fewer entries", |sent| {
         sent.set(COUNT_AT, small.u32_at(COUNT_AT) - 1);
     });
-    arrived.refuses(&small, "fewer bytes", |sent| sent.set(LIVE_AT, small.u32_at(LIVE_AT) - 8));
+    arrived.refuses(&small, "fewer bytes", |sent| sent.set(LIVE_AT, small.u32_at(LIVE_AT) - 4));
     arrived.pair.finish();
     arrived.pair.check();
 }
@@ -189,7 +206,7 @@ fn region_whose_values_are_not_those_that_arrived_is_refused() {
     let large = arrived.large.clone();
     let [first, second, ..] = large.large()[..] else { panic!("it has two values") };
     let (one, other) = (large.stored(first), large.stored(second));
-    let length = |entry| large.u32_at(entry + VALUE_LENGTH_AT) as i64;
+    let length = |entry| i64::from(large.value_length(entry));
     arrived.refuses(&large, "a value of two entries", |sent| {
         sent.set(other, large.u32_at(one));
         sent.more = length(first) - length(second);
