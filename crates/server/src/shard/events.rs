@@ -18,6 +18,9 @@ const CONTINUES_FROM: usize = (CAPACITY_STEP as u64 * CAPACITY_UNIT) as usize;
 /// Operations of one batch are inspected together until they have changed 1 / this of a block.
 const LOOK_FRACTION: usize = 256;
 
+/// Blocks whose timers are handled in one tick: each may move a MiB of its content.
+const TIMERS_AT_ONCE: usize = 64;
+
 /// A message of the controller to a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockMessage {
@@ -201,7 +204,9 @@ impl Shard {
         if self.extents.due().is_some_and(|due| due <= now) {
             self.on_extents(now, |work| work.tick_extents());
         }
-        while let Some((due, index)) = self.agenda.take_timer(now) {
+        // The others are due at once, after the requests that have arrived meanwhile.
+        for _ in 0..TIMERS_AT_ONCE {
+            let Some((due, index)) = self.agenda.take_timer(now) else { break };
             let Some(slot) = self.blocks.get_mut(index) else { continue };
             if slot.attention.ends_timer(slot.owner.at, due) {
                 self.tick_block(now, index, due);

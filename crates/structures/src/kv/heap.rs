@@ -8,6 +8,7 @@
 //! prevent the operation.
 
 use super::arena::{Arena, ExtentSizes, Owner, round_up};
+use super::at_rest::AtRest;
 use super::large_values::{Large, LargeValues, large_room};
 use super::pack::Squeeze;
 use super::patches::Unsent;
@@ -42,6 +43,7 @@ pub(super) struct Heap {
     pub regions: Regions,
     pub values: LargeValues,
     pub(super) shrink: Shrink,
+    pub(super) at_rest: AtRest,
 }
 
 impl Heap {
@@ -54,6 +56,7 @@ impl Heap {
             regions: Regions::new(),
             values: LargeValues::default(),
             shrink: Shrink::default(),
+            at_rest: AtRest::default(),
         }
     }
 
@@ -414,12 +417,13 @@ impl Heap {
 
     /// When memory is to be returned.
     pub fn return_due(&self) -> Option<Time> {
-        self.shrink.due()
+        [self.shrink.due(), self.at_rest.due()].into_iter().flatten().min()
     }
 
     /// The block's memory was freed: its content is in a lower tier.
     pub fn demoted(&mut self) {
         self.arena.forget_slack();
         self.shrink = self.shrink.anew();
+        self.at_rest = AtRest::default();
     }
 }

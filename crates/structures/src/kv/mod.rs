@@ -20,6 +20,7 @@
 
 mod accumulate;
 pub(crate) mod arena;
+mod at_rest;
 mod batch;
 mod below;
 mod cut;

@@ -27,7 +27,7 @@ const REUSED_WITHIN: usize = 8;
 /// Extents are moved together if the free memory between and behind them is at least this part of theirs.
 const PACK_FRACTION: usize = 2;
 /// Bytes that are moved in one step.
-const PACK_STEP: usize = 2 << 20;
+pub(super) const PACK_STEP: usize = 2 << 20;
 /// Bytes that are returned in one step, and the pause between two steps, in which other operations run.
 const STEP: usize = 8 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -154,6 +154,7 @@ impl Heap {
     /// Returns memory to the operating system, if due. If much of the block is free, its extents are moved
     /// together first: whole chunks at its end can be used by other blocks.
     pub fn return_memory(&mut self, block: &mut Backing, now: Time) {
+        self.pack_at_rest(block, now);
         if !self.shrink.is_due(&self.arena, self.size(), now) {
             return;
         }
@@ -166,6 +167,9 @@ impl Heap {
         }
         let size = self.size();
         self.shrink.give_back(&mut self.arena, size, block, now);
+        if self.shrink.due().is_none() {
+            self.await_rest(now);
+        }
     }
 
     /// Reduces the room of a region that is mostly empty.
