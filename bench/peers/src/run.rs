@@ -16,8 +16,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Time after which a server without requests is idle.
-const AT_REST: Duration = Duration::from_millis(300);
+/// Time after which a server without requests is idle, and has returned the memory that it does not need: a
+/// store's block moves its content together when it has rested for a second.
+const AT_REST: Duration = Duration::from_secs(3);
 
 /// Approximate time to fill and split a block of several servers.
 const SPLIT_TAKES: Duration = Duration::from_millis(20);
@@ -274,8 +275,7 @@ impl<'a> Runner<'a> {
             let before = server.resident();
             let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
             worker.set_up(spec)?;
-            // Measured while the client exists, because a job's memory is freed with the job. Unneeded memory
-            // is returned within a tenth of a second.
+            // Measured while the client exists, because a job's memory is freed with the job.
             let clock = Clock::start();
             clock.sleep_until(clock.now() + AT_REST);
             Ok(server.resident().saturating_sub(before))

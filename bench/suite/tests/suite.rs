@@ -226,6 +226,7 @@ fn growth_fills_and_empties_a_store_beside_a_peer() {
         assert!(of("seconds") > 0.0 && of("emptying_seconds") > 0.0, "{one}");
         assert!(of("batch_ms_p50") > 0.0 && of("batch_ms_p50") <= of("batch_ms_max"), "{one}");
         assert!(of("resident_per_byte_full") > 0.9, "{one}");
+        assert!(of("resident_bytes_per_entry_at_rest") > 64.0, "{one}");
     }
     folder.has_figure("growth-1000", "side,bytes,longest_batch_ms");
     folder.has_figure("growth-64", "side,bytes,longest_batch_ms");

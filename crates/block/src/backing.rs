@@ -482,7 +482,20 @@ impl Backing {
     /// they had never been written. Whole chunks go to the reserve while blocks grow, and the rest to
     /// the operating system.
     pub fn shed(&mut self, from: usize) {
-        let end = self.written().next_multiple_of(page_size()).min(self.capacity);
+        self.shed_to(from, self.written());
+    }
+
+    /// As `shed`, with the rest of the huge page of the last byte that was written, which is resident as
+    /// well. For a block that is not written for a while: its next writes there touch small pages.
+    pub fn shed_rest(&mut self, from: usize) {
+        let is_huge = self.length >= HUGE_FROM && self.capacity >= HUGE_PAGE;
+        let behind = if is_huge { HUGE_PAGE } else { 0 };
+        self.shed_to(from, self.written() + behind);
+    }
+
+    fn shed_to(&mut self, from: usize, end: usize) {
+        let written = self.written();
+        let end = end.next_multiple_of(page_size()).min(self.capacity);
         let from = from.next_multiple_of(page_size());
         if from >= end {
             return;
@@ -494,7 +507,8 @@ impl Backing {
         assert!(!self.frozen, "a frozen block cannot be shed");
         let first = self.chunk_from(from);
         if let Some(size) = self.mapping.reclaimer.chunk_bytes() {
-            let chunks = (first..end).step_by(size).take_while(|at| at + size <= self.capacity);
+            let chunks = (first..end).step_by(size);
+            let chunks = chunks.take_while(|at| *at < written && at + size <= self.capacity);
             let chunks = chunks.filter(|_| self.recycled < RECYCLING_SHEDS);
             // SAFETY: the chunk is inside the mapping (checked), which is private anonymous memory.
             // `&mut self` excludes every borrow, and no pin reads the chunk.
@@ -503,7 +517,7 @@ impl Backing {
             self.recycled += u8::from(some);
         }
         if self.discard(from..end) {
-            self.mapping.written.store(from, Relaxed);
+            self.mapping.written.store(from.min(written), Relaxed);
             self.chunks_from = self.chunks_from.min(first);
         }
     }

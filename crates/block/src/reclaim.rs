@@ -489,6 +489,27 @@ mod tests {
         told == 0 && pages[0] & 1 == 1
     }
 
+    /// The huge page of the last byte that was written is resident as a whole, if the system has huge pages.
+    #[test]
+    fn rest_of_a_huge_page_is_returned_with_what_is_behind() {
+        const LENGTH: usize = 8 << 20;
+        let mut b = crate::Backing::map(LENGTH, &Reclaimer::inline()).expect("8 MiB can be mapped");
+        let (kept, written) = (2_200_000_usize, 2_500_000);
+        b.slice_mut(0..written).fill(7);
+        let page = |at: usize| b.slice(at..at + 1).as_ptr() as usize / page_size() * page_size();
+        let pages: Vec<usize> =
+            (kept.next_multiple_of(page_size())..LENGTH).step_by(page_size()).map(page).collect();
+        b.shed_rest(kept);
+        assert!(!pages.iter().any(|page| is_resident(*page)));
+        assert!(b.slice(0..kept).iter().all(|byte| *byte == 7));
+        let end = kept.next_multiple_of(page_size());
+        assert_eq!(b.written(), end);
+        assert!(b.slice(end..LENGTH).iter().all(|byte| *byte == 0));
+        b.slice_mut(end..LENGTH).fill(8);
+        b.shed_rest(LENGTH);
+        assert_eq!((b.written(), b.slice(LENGTH - 1..LENGTH)[0]), (LENGTH, 8));
+    }
+
     /// The memory is below the threshold of mappings of their own, and between others that stay.
     #[test]
     fn heap_memory_that_is_free_is_returned_after_a_quiet_time() {

@@ -62,6 +62,7 @@ const FILLING: &[Figure] = &[
     falls("longest batch", "ms", &["batch_ms_max", "median"]),
     falls("emptying", "s", &["emptying_seconds", "median"]),
     falls("resident over stored", "", &["resident_per_byte_full", "median"]),
+    falls("resident at rest", "", &["resident_bytes_per_entry_at_rest", "median"]),
 ];
 
 const GROWTH: &[Figure] = &[

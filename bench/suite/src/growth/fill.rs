@@ -31,6 +31,8 @@ const RESIDENT_FROM: u64 = 64 << 20;
 const INTERVALS: u64 = 400;
 /// Time after the last deletion before the resident memory is read.
 const SETTLE: Duration = Duration::from_secs(2);
+/// The same after the last put: a block that rests for a second moves its content together.
+const AT_REST: Duration = Duration::from_secs(4);
 /// A longer batch is counted: a client notices it.
 const NOTICED: Duration = Duration::from_millis(100);
 /// Time for one batch: one that needs longer is an error.
@@ -137,6 +139,8 @@ struct Fill {
     /// The most resident bytes for each byte stored, and those at the end.
     resident_most: f64,
     resident_full: f64,
+    /// Resident bytes for each entry, `AT_REST` after the last.
+    resident_per_entry: f64,
     emptying_seconds: f64,
     emptying: Histogram<u64>,
     /// Resident bytes after the store was emptied, beyond those before.
@@ -205,6 +209,9 @@ fn fill(mut side: Side, bytes: u64, value: u64, progress: &ProgressBar) -> Comma
     found.seconds = clock.now().since(begun).saturating_sub(aside).as_secs_f64();
     let full = entries.bytes_of(count);
     found.resident_full = side.resident().saturating_sub(at_rest) as f64 / full as f64;
+    clock.sleep_until(clock.now() + AT_REST);
+    let stored = (count * BATCH as u64) as f64;
+    found.resident_per_entry = side.resident().saturating_sub(at_rest) as f64 / stored;
     let begun = clock.now();
     for batch in 0..count {
         let keys = entries.keys(batch);
@@ -228,6 +235,7 @@ impl Fill {
             longest: Vec::new(),
             resident_most: 0.0,
             resident_full: 0.0,
+            resident_per_entry: 0.0,
             emptying_seconds: 0.0,
             emptying: empty(),
             resident_empty: 0.0,
@@ -258,7 +266,7 @@ impl Found {
     }
 
     /// The figures, under the names of the JSON form.
-    fn figures(&self) -> [(&'static str, Spread); 11] {
+    fn figures(&self) -> [(&'static str, Spread); 12] {
         let longest = |histogram: &Histogram<u64>| histogram.max() as f64 / 1e6;
         [
             ("seconds", self.spread(|f| f.seconds)),
@@ -268,6 +276,7 @@ impl Found {
             ("batches_over_100_ms", self.spread(|f| f.noticed as f64)),
             ("resident_per_byte_most", self.spread(|f| f.resident_most)),
             ("resident_per_byte_full", self.spread(|f| f.resident_full)),
+            ("resident_bytes_per_entry_at_rest", self.spread(|f| f.resident_per_entry)),
             ("emptying_seconds", self.spread(|f| f.emptying_seconds)),
             ("emptying_batch_ms_p99", self.spread(|f| ms(&f.emptying, 0.99))),
             ("emptying_batch_ms_max", self.spread(|f| longest(&f.emptying))),

@@ -19,7 +19,7 @@ const CONTINUES_FROM: usize = (CAPACITY_STEP as u64 * CAPACITY_UNIT) as usize;
 const LOOK_FRACTION: usize = 256;
 
 /// Blocks whose timers are handled in one tick: each may move a MiB of its content.
-const TIMERS_AT_ONCE: usize = 64;
+const TIMERS_AT_ONCE: usize = 16;
 
 /// A message of the controller to a block.
 #[derive(Clone, Debug, PartialEq, Eq)]

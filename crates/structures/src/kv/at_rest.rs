@@ -1,10 +1,11 @@
-//! Packing at rest: the extents of a block that was not written for a while are moved together, and the memory
-//! behind them is returned.
+//! Packing at rest: the extents of a block that was not written for a while are moved together, and the
+//! memory behind them is returned.
 //!
 //! While a store is written, a tenth of a block is holes between regions, which growing regions use. A block
 //! that rests needs none.
 
 use super::heap::Heap;
+use super::pack::Squeeze;
 use super::shrink::PACK_STEP;
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
@@ -22,28 +23,40 @@ const STEP: usize = 1 << 20;
 /// The pause between two steps, in which other operations run.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// When a block is looked at, and what it had allocated at the last look, without its moved extents.
+/// When to look whether a block rests.
 #[derive(Debug, Default)]
 pub(super) struct AtRest {
     due: Option<Time>,
+    /// The arena's total of allocated bytes at the last look, with those of moved extents.
     allocated: u64,
+    /// Whether extents are being moved.
+    moves: bool,
 }
 
 impl AtRest {
+    /// Nothing is to be done until more is allocated than this.
+    pub fn after(allocated: u64) -> AtRest {
+        AtRest { due: None, allocated, moves: false }
+    }
+
     pub fn due(&self) -> Option<Time> {
         self.due
+    }
+
+    /// Looks again later if something was allocated since the last look.
+    #[inline]
+    pub fn look(&mut self, allocated: u64, now: Time) {
+        if self.due.is_none() && allocated != self.allocated {
+            *self = AtRest { due: Some(now + REST), allocated, moves: false };
+        }
+    }
+
+    fn continues(&mut self, allocated: u64, now: Time) {
+        *self = AtRest { due: Some(now + PAUSE), allocated, moves: true };
     }
 }
 
 impl Heap {
-    /// Looks later whether the block rests, if that would free enough.
-    pub(super) fn await_rest(&mut self, now: Time) {
-        self.at_rest = AtRest::default();
-        if self.has_many_holes() {
-            self.at_rest = AtRest { due: Some(now + REST), allocated: self.arena.allocated() };
-        }
-    }
-
     fn has_many_holes(&self) -> bool {
         let used = self.size() - self.arena.free_bytes();
         self.arena.end() - used >= (used / HOLES_FRACTION).max(HOLE_MIN)
@@ -54,21 +67,26 @@ impl Heap {
         if self.at_rest.due.is_none_or(|due| due > now) {
             return;
         }
-        let before = self.arena.allocated();
-        if before != self.at_rest.allocated || self.values.copies().is_some() {
-            return self.await_rest(now);
+        let AtRest { allocated: before, moves, .. } = self.at_rest;
+        let allocated = self.arena.allocated();
+        self.at_rest = AtRest::after(before);
+        if allocated != before || self.values.copies().is_some() {
+            return self.at_rest = AtRest { due: Some(now + REST), allocated, moves: false };
         }
-        if self.pack_some(block, HOLE_MIN, STEP) {
-            self.at_rest = AtRest { due: Some(now + PAUSE), allocated: self.arena.allocated() };
-            return;
+        let packs = moves || self.has_many_holes();
+        if packs && self.pack_some(block, HOLE_MIN, STEP, Squeeze::AtRest) {
+            return self.at_rest.continues(self.arena.allocated(), now);
         }
         let end = self.arena.end();
         let part = end.max(block.written().saturating_sub(PACK_STEP));
-        let more = end < part && !block.is_pinned(&(part..self.size()));
-        if !block.is_pinned(&(part..self.size())) {
-            block.shed(part);
+        if block.is_pinned(&(part..self.size())) {
+            return;
         }
-        self.at_rest.due = more.then_some(now + PAUSE);
+        if end < part {
+            block.shed(part);
+            return self.at_rest.continues(allocated, now);
+        }
+        block.shed_rest(end);
     }
 }
 

@@ -413,6 +413,7 @@ impl Heap {
     #[inline]
     pub fn look_at_slack(&mut self, now: Time) {
         self.shrink.look(&self.arena, self.size(), now);
+        self.at_rest.look(self.arena.allocated(), now);
     }
 
     /// When memory is to be returned.
@@ -424,6 +425,6 @@ impl Heap {
     pub fn demoted(&mut self) {
         self.arena.forget_slack();
         self.shrink = self.shrink.anew();
-        self.at_rest = AtRest::default();
+        self.at_rest = AtRest::after(self.arena.allocated());
     }
 }

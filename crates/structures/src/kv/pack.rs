@@ -19,6 +19,8 @@ struct PackItem {
 pub(super) enum Squeeze {
     /// The spare room beyond an eighth for growth.
     Gently,
+    /// The spare room beyond a sixteenth, in a block at rest.
+    AtRest,
     /// The spare room beyond half of an equal share of the free bytes. If regions gave up all of it, each
     /// would need room again at its next entry.
     Fairly,
@@ -66,8 +68,14 @@ impl Heap {
     /// Moves extents down into the first hole of at least `least` bytes that has a movable extent behind it:
     /// at most `most` bytes, up to the next extent that is pinned or longer than that. Returns whether there
     /// was such a hole.
-    pub(super) fn pack_some(&mut self, block: &mut Backing, least: usize, most: usize) -> bool {
-        let items = self.items(block, Squeeze::Gently);
+    pub(super) fn pack_some(
+        &mut self,
+        block: &mut Backing,
+        least: usize,
+        most: usize,
+        squeeze: Squeeze,
+    ) -> bool {
+        let items = self.items(block, squeeze);
         let stays = |item: &PackItem| item.fixed || item.packed > most;
         let mut end = 0;
         let movable = items.iter().position(|item| {
@@ -98,6 +106,7 @@ impl Heap {
                     let keep = match squeeze {
                         Squeeze::Gently if region.size - packed < region.size / 4 => region.size,
                         Squeeze::Gently => packed + packed / 8,
+                        Squeeze::AtRest => packed + packed / 16,
                         Squeeze::Fairly => packed + packed / 2 * free / self.size(),
                         Squeeze::Fully => packed,
                     };

@@ -3,6 +3,7 @@
 
 use super::arena::Arena;
 use super::heap::Heap;
+use super::pack::Squeeze;
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
 use std::ops::{Range, RangeInclusive};
@@ -161,15 +162,13 @@ impl Heap {
         let used = self.size() - self.arena.free_bytes();
         let free = block.written().max(self.arena.end()) - used;
         let before = self.arena.allocated();
-        if free >= used / PACK_FRACTION && self.pack_some(block, least_hole(self.size()), PACK_STEP)
+        let least = least_hole(self.size());
+        if free >= used / PACK_FRACTION && self.pack_some(block, least, PACK_STEP, Squeeze::Gently)
         {
             return self.shrink.pause(self.arena.allocated() - before, now);
         }
         let size = self.size();
         self.shrink.give_back(&mut self.arena, size, block, now);
-        if self.shrink.due().is_none() {
-            self.await_rest(now);
-        }
     }
 
     /// Reduces the room of a region that is mostly empty.
