@@ -79,7 +79,7 @@ impl Heap {
         }
         let end = self.arena.end();
         let part = end.max(block.written().saturating_sub(PACK_STEP));
-        if block.is_pinned(&(part..self.size())) {
+        if block.is_pinned(&(part..block.capacity())) {
             return;
         }
         if end < part {

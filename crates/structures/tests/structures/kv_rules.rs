@@ -468,7 +468,7 @@ fn a_key_value_block_has_no_successor() {
 /// the same room: a short value, and the number of a long one.
 #[test]
 fn values_and_keys_at_the_limits_of_a_short_head_replace_each_other() {
-    let mut d = kv(MIB as usize);
+    let mut d = kv(MIB);
     let lengths = [0, 1, 4, 5, 7, 8, 9, 12, 16, 65_534, 65_535, 65_536, 70_000, 131_072];
     for key in [10, 254, 255, 256, 4096].map(|length| vec![b'k'; length]) {
         let mut there = false;
