@@ -83,6 +83,24 @@ impl Mapping {
         self.raw.as_ref().expect("memory that is there").as_mut_ptr()
     }
 
+    /// The first offset from this one on whose address is a multiple of `align`.
+    fn aligned(&self, at: usize, align: usize) -> usize {
+        let length = self.raw.as_ref().map_or(0, MmapRaw::len);
+        assert!(at <= length, "a mapping has {length} bytes, not {at}");
+        // SAFETY: the sum is an address inside the mapping (asserted), or just behind it.
+        at + unsafe { self.ptr().add(at) }.align_offset(align)
+    }
+
+    fn has_huge_pages(&self) -> bool {
+        let length = self.raw.as_ref().map_or(0, MmapRaw::len);
+        length >= HUGE_FROM && self.capacity.load(Relaxed) >= HUGE_PAGE
+    }
+
+    /// The end of the memory that is resident if so many bytes are written: a huge page is as a whole.
+    fn page_end(&self, bytes: usize) -> usize {
+        if bytes > 0 && self.has_huge_pages() { self.aligned(bytes, HUGE_PAGE) } else { bytes }
+    }
+
     /// Returns whole pages to the operating system: their bytes are zero from now on. Returns
     /// whether the system took them.
     ///
@@ -215,12 +233,8 @@ impl Backing {
 
     /// The offset of the first chunk behind so many bytes of the block; none in one of small pages.
     fn chunk_from(&self, bytes: usize) -> usize {
-        assert!(bytes <= self.length, "a block has {} bytes, not {bytes}", self.length);
         match self.mapping.reclaimer.chunk_bytes() {
-            Some(chunk) if self.length >= HUGE_FROM && self.capacity >= HUGE_PAGE => {
-                // SAFETY: the sum is an address inside the mapping, or just behind it.
-                bytes + unsafe { self.mapping.ptr().add(bytes) }.align_offset(chunk)
-            }
+            Some(chunk) if self.mapping.has_huge_pages() => self.mapping.aligned(bytes, chunk),
             _ => usize::MAX,
         }
     }
@@ -482,15 +496,16 @@ impl Backing {
     /// they had never been written. Whole chunks go to the reserve while blocks grow, and the rest to
     /// the operating system.
     pub fn shed(&mut self, from: usize) {
-        self.shed_to(from, self.written());
+        let (written, end) = (self.written(), self.mapping.page_end(self.written()));
+        // The rest of a huge page that keeps some bytes stays: the next writes are probably there.
+        let keeps_its_page = from < written && self.mapping.page_end(from) == end;
+        self.shed_to(from, if keeps_its_page { written } else { end });
     }
 
-    /// As `shed`, with the rest of the huge page of the last byte that was written, which is resident as
-    /// well. For a block that is not written for a while: its next writes there touch small pages.
+    /// As `shed`, also with the rest of a huge page that keeps some bytes. For a block that is not written
+    /// for a while: its next writes there touch small pages.
     pub fn shed_rest(&mut self, from: usize) {
-        let is_huge = self.length >= HUGE_FROM && self.capacity >= HUGE_PAGE;
-        let behind = if is_huge { HUGE_PAGE } else { 0 };
-        self.shed_to(from, self.written() + behind);
+        self.shed_to(from, self.mapping.page_end(self.written()));
     }
 
     fn shed_to(&mut self, from: usize, end: usize) {
@@ -507,8 +522,7 @@ impl Backing {
         assert!(!self.frozen, "a frozen block cannot be shed");
         let first = self.chunk_from(from);
         if let Some(size) = self.mapping.reclaimer.chunk_bytes() {
-            let chunks = (first..end).step_by(size);
-            let chunks = chunks.take_while(|at| *at < written && at + size <= self.capacity);
+            let chunks = (first..end).step_by(size).take_while(|at| at + size <= self.capacity);
             let chunks = chunks.filter(|_| self.recycled < RECYCLING_SHEDS);
             // SAFETY: the chunk is inside the mapping (checked), which is private anonymous memory.
             // `&mut self` excludes every borrow, and no pin reads the chunk.

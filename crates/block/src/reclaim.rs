@@ -492,20 +492,38 @@ mod tests {
     /// The huge page of the last byte that was written is resident as a whole, if the system has huge pages.
     #[test]
     fn rest_of_a_huge_page_is_returned_with_what_is_behind() {
-        const LENGTH: usize = 8 << 20;
-        let mut b = crate::Backing::map(LENGTH, &Reclaimer::inline()).expect("8 MiB can be mapped");
-        let (kept, written) = (2_200_000_usize, 2_500_000);
-        b.slice_mut(0..written).fill(7);
-        let page = |at: usize| b.slice(at..at + 1).as_ptr() as usize / page_size() * page_size();
-        let pages: Vec<usize> =
-            (kept.next_multiple_of(page_size())..LENGTH).step_by(page_size()).map(page).collect();
-        b.shed_rest(kept);
-        assert!(!pages.iter().any(|page| is_resident(*page)));
-        assert!(b.slice(0..kept).iter().all(|byte| *byte == 7));
-        let end = kept.next_multiple_of(page_size());
-        assert_eq!(b.written(), end);
-        assert!(b.slice(end..LENGTH).iter().all(|byte| *byte == 0));
-        b.slice_mut(end..LENGTH).fill(8);
+        const LENGTH: usize = 16 << 20;
+        const HUGE: usize = 2 << 20;
+        let mut b = crate::Backing::map(LENGTH, &Reclaimer::inline()).expect("it can be mapped");
+        let address = b.slice(0..1).as_ptr() as usize;
+        let page = HUGE + (address + HUGE).next_multiple_of(HUGE) - (address + HUGE);
+        let behind =
+            |from: usize| (from.next_multiple_of(page_size())..LENGTH).step_by(page_size());
+        let resident = |from: usize| behind(from).any(|at| is_resident(address + at));
+        let is = |b: &crate::Backing, kept: usize| {
+            let end = kept.next_multiple_of(page_size());
+            assert!(b.slice(0..kept).iter().all(|byte| *byte == 7));
+            assert_eq!(b.written(), end);
+        };
+        // In a huge page: its rest stays, unless nothing is written for a while.
+        b.slice_mut(0..page + 500_000).fill(7);
+        let huge = is_resident(address + page + HUGE - page_size());
+        b.shed(page + 400_000);
+        assert_eq!(resident(page + 400_000), huge);
+        b.shed_rest(page + 400_000);
+        assert!(!resident(page + 400_000));
+        is(&b, page + 400_000);
+        // Nothing is written there: as much counts as written as before.
+        b.shed_rest(page + 450_000);
+        is(&b, page + 400_000);
+        // Over several: none of the last one stays.
+        b.slice_mut(0..page + 2 * HUGE + 500_000).fill(7);
+        b.shed(page + 300_000);
+        assert!(!resident(page + 300_000));
+        is(&b, page + 300_000);
+        // Only now: reading what is not there maps pages of zeros.
+        assert!(b.slice(b.written()..LENGTH).iter().all(|byte| *byte == 0));
+        b.slice_mut(page..LENGTH).fill(8);
         b.shed_rest(LENGTH);
         assert_eq!((b.written(), b.slice(LENGTH - 1..LENGTH)[0]), (LENGTH, 8));
     }

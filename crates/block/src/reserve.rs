@@ -263,7 +263,10 @@ mod tests {
                 let to = random(LENGTH + 1 - (end - start));
                 match random(9) {
                     8 if !b.is_pinned(&(start..LENGTH)) => {
-                        b.shed(start);
+                        match random(2) {
+                            0 => b.shed(start),
+                            _ => b.shed_rest(start),
+                        }
                         model[start.next_multiple_of(page_size()).min(LENGTH)..].fill(0);
                     }
                     0 if pins.len() < 3 => {
@@ -293,6 +296,24 @@ mod tests {
         }
         drop(reclaimer);
         running.join().unwrap();
+    }
+
+    /// The chunk behind the last byte that was written is not resident: it is returned, and is none of the
+    /// reserve's.
+    #[test]
+    fn only_chunks_that_were_written_are_given_up() {
+        const LENGTH: usize = 24 << 20;
+        let (reclaimer, _worker) = with_reserve();
+        let mut b = Backing::map_for(Tenant(1), true, LENGTH, &reclaimer).unwrap();
+        b.slice_mut(0..5 << 20).fill(7);
+        let chunks = |from: usize| {
+            let begins = |at: &usize| b.slice(*at..*at + 1).as_ptr().align_offset(2 << 20) == 0;
+            (from..5 << 20).step_by(page_size()).filter(begins).count()
+        };
+        let due = chunks(1 << 20);
+        assert!((1..4).contains(&due), "{due} chunks begin in 4 MiB");
+        b.shed_rest(1 << 20);
+        assert_eq!(reclaimer.uncleared(), due);
     }
 
     /// INV-04: the memory that a block of one owner gives up is zero in a block of another.

@@ -31,7 +31,8 @@ pub trait Waits {
         false
     }
 
-    /// Ends the waits and reservations that are due.
+    /// Ends the waits and reservations that are due. Work of the block's own is done here as well, as far as
+    /// pins allow it (`Backing::is_pinned`): all of a block is pinned while it is being demoted.
     fn tick(&mut self, block: &mut Backing, now: Time);
 
     /// When `tick` is due next. May be too early, never too late.

@@ -18,7 +18,7 @@ const CONTINUES_FROM: usize = (CAPACITY_STEP as u64 * CAPACITY_UNIT) as usize;
 /// Operations of one batch are inspected together until they have changed 1 / this of a block.
 const LOOK_FRACTION: usize = 256;
 
-/// Blocks whose timers are handled in one tick: each may move a MiB of its content.
+/// Blocks whose timers are handled in one tick: each may move 2 MiB of its content.
 const TIMERS_AT_ONCE: usize = 16;
 
 /// A message of the controller to a block.

@@ -18,6 +18,7 @@ mod moves;
 mod queue_below;
 mod splits_below;
 mod tiers;
+mod timers;
 mod to_store;
 mod turns;
 mod waits_in_tiers;

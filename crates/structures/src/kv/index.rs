@@ -61,17 +61,16 @@ impl Index {
         words: &'w [u8],
         low: u32,
     ) -> impl Iterator<Item = (usize, usize)> + use<'w> {
-        let (mut next_slot, slots) = (home(low, self.slots), self.slots);
-        let mut seen = 0;
+        let (first, slots) = (home(low, self.slots), self.slots);
+        let mut next_slot = first;
         std::iter::from_fn(move || {
             loop {
                 let (slot, word) = (next_slot, word(words, next_slot));
                 if word == 0 {
                     return None;
                 }
-                seen += 1;
-                assert!(seen < slots, "INV-06: an index of {slots} slots has no free one");
                 next_slot = next(slot, slots);
+                assert!(next_slot != first, "INV-06: an index of {slots} slots has no free one");
                 if low_of(word) == low {
                     return Some((slot, offset(word)));
                 }
@@ -206,4 +205,18 @@ fn low_of(word: u64) -> u32 {
 #[inline]
 fn offset(word: u64) -> usize {
     (word as u32 as usize - 1) * ENTRY_ALIGN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In memory that was not the block's, a probe went round without end.
+    #[test]
+    #[should_panic(expected = "INV-06")]
+    fn probe_of_an_index_without_a_free_slot_ends() {
+        let index = Index::of(8);
+        let words: Vec<u8> = (0..8).flat_map(|_| make_word(7, 8).to_le_bytes()).collect();
+        let _ = index.probe(&words, 9).next();
+    }
 }

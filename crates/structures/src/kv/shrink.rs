@@ -28,7 +28,7 @@ const REUSED_WITHIN: usize = 8;
 /// Extents are moved together if the free memory between and behind them is at least this part of theirs.
 const PACK_FRACTION: usize = 2;
 /// Bytes that are moved in one step.
-pub(super) const PACK_STEP: usize = 2 << 20;
+const PACK_STEP: usize = 2 << 20;
 /// Bytes that are returned in one step, and the pause between two steps, in which other operations run.
 const STEP: usize = 8 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -111,15 +111,8 @@ impl Shrink {
             arena.forget_slack();
         }
         let (end, least) = (arena.end(), least_hole(size));
-        if end + least <= block.written() {
-            let part = end.max(block.written().saturating_sub(STEP));
-            // A pin that was dropped since may have read a part of it.
-            if !block.is_pinned(&(part..size)) {
-                block.shed(part);
-                if end < part {
-                    return self.pause(0, now);
-                }
-            }
+        if end + least <= block.written() && shed_some(block, end, Backing::shed) {
+            return self.pause(0, now);
         }
         let among = end - (size - arena.free_bytes());
         let grown = arena.allocated() - self.allocated;
@@ -146,6 +139,22 @@ impl Shrink {
     }
 }
 
+/// Returns the memory behind `end`, some of it at a time, unless a pin reads a part of that. Returns whether
+/// more is left.
+pub(super) fn shed_some(
+    block: &mut Backing,
+    end: usize,
+    shed: impl FnOnce(&mut Backing, usize),
+) -> bool {
+    let part = end.max(block.written().saturating_sub(STEP));
+    // The memory may reach beyond the heap, while an answer about the capacity is under way.
+    if block.is_pinned(&(part..block.capacity())) {
+        return false;
+    }
+    shed(block, part);
+    end < part
+}
+
 /// The least hole of a block whose memory is returned.
 fn least_hole(size: usize) -> usize {
     (size / HOLE_FRACTION).clamp(*HOLE_MIN.start(), *HOLE_MIN.end())
@@ -155,9 +164,8 @@ impl Heap {
     /// Returns memory to the operating system, if due. If much of the block is free, its extents are moved
     /// together first: whole chunks at its end can be used by other blocks.
     pub fn return_memory(&mut self, block: &mut Backing, now: Time) {
-        self.pack_at_rest(block, now);
         if !self.shrink.is_due(&self.arena, self.size(), now) {
-            return;
+            return self.pack_at_rest(block, now);
         }
         let used = self.size() - self.arena.free_bytes();
         let free = block.written().max(self.arena.end()) - used;
@@ -242,6 +250,34 @@ mod tests {
                 assert_eq!(block.slice(found), value(i), "{key}");
             }
         }
+    }
+
+    /// The block has more memory than its heap knows of: it was pinned there, and the heap asked only for
+    /// pins of its own part.
+    #[test]
+    fn memory_is_not_returned_while_a_pin_reads_some_behind_the_heap() {
+        const SIZE: usize = 4 << 20;
+        let mut block = Backing::map(2 * SIZE, &Reclaimer::inline()).expect("8 MiB can be mapped");
+        block.slice_mut(0..2 * SIZE).fill(7);
+        let pin = block.pin(2 * SIZE - 8..2 * SIZE);
+        let mut heap = Heap::new(crate::CapacityRequest::new(SIZE, 2 * SIZE));
+        let extent = heap.arena.alloc(SIZE / 2, Owner::Large(0)).expect("it is empty");
+        heap.arena.free(extent);
+        let mut returns = |block: &mut Backing, mut now: Time| {
+            heap.look_at_slack(now);
+            while let Some(due) = heap.return_due() {
+                now = due;
+                heap.return_memory(block, now);
+            }
+            let extent = heap.arena.alloc(SIZE / 2, Owner::Large(0)).expect("it is empty");
+            heap.arena.free(extent);
+            now
+        };
+        let now = returns(&mut block, Time(1));
+        assert!(block.slice(SIZE..2 * SIZE).iter().all(|byte| *byte == 7));
+        drop(pin);
+        returns(&mut block, now);
+        assert_eq!(block.written(), 0);
     }
 
     /// If large values are written again and again, each write would fault in the memory that was just
