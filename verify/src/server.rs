@@ -103,6 +103,8 @@ pub struct Layout {
     pub store: u32,
     /// Blocks that may be read from lower tiers at a time.
     pub buffers: usize,
+    /// Bytes of memory of each core for deltas.
+    pub deltas: usize,
 }
 
 /// A memory server's process.
@@ -172,7 +174,7 @@ impl SimServer {
         controllers: usize,
         layout: Layout,
     ) -> SimServer {
-        let Layout { block, frames, below, store, buffers } = layout;
+        let Layout { block, frames, below, store, buffers, deltas } = layout;
         let tiers = tiers(below, store);
         let kinds = Arc::new(Registry::builtin());
         let shard = |ix| {
@@ -184,6 +186,7 @@ impl SimServer {
                 // Servers with every number from 1 on.
                 moving: 1 + frames as usize % MOVING_MAX,
                 warm: if below > 0 { WARM } else { 0 },
+                deltas: if below > 0 { deltas } else { 0 },
                 disks: tiers.clone(),
                 buffers: buffers * block,
                 reclaimer: Reclaimer::inline(),

@@ -57,6 +57,11 @@ pub fn store(seed: u64, below: u32) -> u32 {
     if with { 24 } else { 0 }
 }
 
+/// Bytes of memory of each shard for deltas, in seeds with disks.
+pub fn deltas(seed: u64) -> usize {
+    [8 << 10, 512, 64 << 10, 0][Entropy::seeded(seed ^ 0xde17a).below(4) as usize]
+}
+
 /// Whether memory is so short in this seed, and so much data goes to files, that some blocks are
 /// always in lower tiers.
 pub fn scarce(seed: u64, below: u32) -> bool {
@@ -209,8 +214,20 @@ impl World {
         }
         let now = self.local(Node::Server(server));
         let sim = &mut self.servers[server];
-        sim.shards[shard as usize].tiers().io_done(now, id, done);
+        let shard = &mut sim.shards[shard as usize];
+        let before = shard.reports().tier_counts();
+        shard.tiers().io_done(now, id, done);
+        let after = shard.reports().tier_counts();
         let messages = sim.settle();
+        if after.runs.0 > before.runs.0 {
+            self.reach("run of deltas written");
+        }
+        if after.runs.1 > before.runs.1 {
+            self.reach("run of deltas not written");
+        }
+        if after.merged > before.merged {
+            self.reach("runs of deltas merged");
+        }
         self.send_all(server, messages);
         self.check_rooms(server);
     }

@@ -306,7 +306,9 @@ impl World {
         let mut sizes = Sizes::draw(seed, scarce);
         if scarce {
             (faults.blocks, faults.tiny) = (5, true);
-            focus = focus.filter(|_| cell.is_some()).or(Some(Kind::File));
+            // Little memory for deltas is for stores in lower tiers.
+            let most = if crate::tiers::deltas(seed) == 512 { Kind::Kv } else { Kind::File };
+            focus = focus.filter(|_| cell.is_some()).or(Some(most));
         }
         if sizes.deep {
             let kinds = [Kind::File, Kind::Queue, Kind::Kv, Kind::Kv];
@@ -466,6 +468,7 @@ impl World {
             below: self.below,
             store: self.store,
             buffers: self.sizes.buffers,
+            deltas: crate::tiers::deltas(self.seed),
         }
     }
 

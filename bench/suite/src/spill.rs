@@ -1,6 +1,8 @@
 //! `bench spill`: rates of writes to a server's disk and of reads from it, compared with the disk alone; and
 //! the effect on a neighbour in memory.
 
+mod writes;
+
 use super::cluster::Cluster;
 use super::disk::{self, Folder};
 use super::measure::Spread;
@@ -41,9 +43,12 @@ const READ: usize = 1 << 20;
 /// p99 of its appends in three cases: alone; with the same threads writing and reading as much in memory,
 /// which share the cores and spill nothing; and with spilling. Each case runs at full speed and at --pace
 /// bytes per second, which leaves cores idle.
+///
+/// With --writes it fills a store to several times the memory instead, changes it, and reads it meanwhile.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench spill --quick
+  honeycomb bench spill --quick --writes --values 1KiB
   honeycomb bench spill --quick --json")]
 pub struct SpillArgs {
     /// Size of the data of each round
@@ -70,6 +75,8 @@ pub struct SpillArgs {
     /// Run for only a few seconds: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
+    #[command(flatten)]
+    writes: writes::WritesArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -101,6 +108,10 @@ struct Others<'a> {
 
 /// `honeycomb bench spill`.
 pub fn run(args: &SpillArgs) -> CommandResult {
+    if args.writes.writes {
+        let directory = args.directory.clone();
+        return writes::run(&args.writes, args.memory, directory, args.quick, &args.output);
+    }
     let bytes = if args.quick { args.bytes.min(32 << 20) } else { args.bytes };
     let rounds = if args.quick { args.rounds.min(2) } else { args.rounds };
     let about = machine();

@@ -410,6 +410,19 @@ fn spill_measures_the_disk_and_the_neighbour() {
     }
 }
 
+#[test]
+fn spill_changes_a_store_that_is_larger_than_memory() {
+    let store = ["--values", "1KiB", "--memory", "32MiB", "--times", "2"];
+    let changed = &lines(&[&["spill", "--writes"][..], &store].concat())[0];
+    let store = &changed["stores"][0];
+    assert_eq!(store["rates"].as_array().unwrap().len(), 6);
+    for rate in store["rates"].as_array().unwrap() {
+        let figure = |what: &str| rate[what].as_f64().unwrap();
+        assert!(figure("puts_per_s") > 0.0 && figure("reads_p99_us") > 0.0, "{rate}");
+        assert!(figure("space_per_byte") > 0.0, "a part of it is on the disk: {rate}");
+    }
+}
+
 /// Flushes are held against the store alone, in both formats, and nothing of either is left.
 #[test]
 fn flush_measures_the_store_and_leaves_nothing_in_it() {

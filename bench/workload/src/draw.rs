@@ -38,14 +38,20 @@ impl Draw {
 
     /// A Zipf-distributed rank from 0 to `ranks`, excluding `ranks`: rank r has a frequency proportional to
     /// 1 / (r + 1)^skew.
-    pub fn zipf(&mut self, zipf: &Zipf<f64>) -> u64 {
-        zipf.sample(&mut self.0.adapted()) as u64 - 1
+    pub fn zipf(&mut self, ranks: &Ranks) -> u64 {
+        ranks.0.sample(&mut self.0.adapted()) as u64 - 1
     }
 }
 
-/// The distribution that `Draw::zipf` samples; `ranks` and `skew` must be above 0.
-pub(crate) fn zipf(ranks: u64, skew: f64) -> Zipf<f64> {
-    Zipf::new(ranks as f64, skew).expect("some ranks and a skew above 0")
+/// The distribution that `Draw::zipf` samples.
+#[derive(Clone, Debug)]
+pub struct Ranks(Zipf<f64>);
+
+impl Ranks {
+    /// So many ranks; `ranks` and `skew` must be above 0.
+    pub fn new(ranks: u64, skew: f64) -> Ranks {
+        Ranks(Zipf::new(ranks as f64, skew).expect("some ranks and a skew above 0"))
+    }
 }
 
 struct Adapted<'a>(&'a mut Entropy);

@@ -1,11 +1,10 @@
 //! The data of one task in a structure: written, checked and dropped in small steps.
 
-use crate::draw::{Draw, zipf};
+use crate::draw::{Draw, Ranks};
 use honeycomb_client::{Client, Error, File, Kv, Queue};
 use honeycomb_types::JobId;
 use honeycomb_types::limits::KV_BATCH_BYTES_MAX;
 use honeycomb_wire::Status;
-use rand_distr::Zipf;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -72,7 +71,7 @@ enum Kept {
 /// A store and its expected contents.
 struct Store {
     kv: Kv,
-    zipf: Zipf<f64>,
+    zipf: Ranks,
     draw: Draw,
     /// Number of writes of each rank; 0 if it does not exist.
     written: Vec<u32>,
@@ -147,7 +146,7 @@ impl Held {
                 let value = sizes.value.min(kv.plain_limit()).max(8);
                 let keys = (most / (KEY + value) as u64 + 1) * KEYS_EACH;
                 let written = vec![0; keys as usize];
-                let zipf = zipf(keys, sizes.skew);
+                let zipf = Ranks::new(keys, sizes.skew);
                 let draw = Draw::seeded(seed ^ 1);
                 let store = Store { kv, zipf, draw, written, there: VecDeque::new(), value };
                 (Kept::Kv(Box::new(store)), piece)

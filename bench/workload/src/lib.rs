@@ -22,7 +22,7 @@ mod sort;
 
 pub use carry::{Carried, CarryError, FileId, Keep, Pace, carry};
 pub use demand::{Demand, Profile, Task};
-pub use draw::Draw;
+pub use draw::{Draw, Ranks};
 pub use drive::{Counters, Ending, LoadError, Plan, Tenant, carry_out};
 pub use fitted::{Fit, UTILISATION_MAX, UTILISATION_MIN, fitted, fitted_hours};
 pub use hold::{Held, Holding, Sizes};

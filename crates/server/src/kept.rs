@@ -16,11 +16,13 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Bytes on a disk, from the block's first on.
+/// Bytes of a block on a disk.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredBytes {
     pub tier: TierIx,
-    /// The place, from the start of the shard's part of the disk.
+    /// The offset of the first in the block.
+    pub from: usize,
+    /// Its place, from the start of the shard's part of the disk.
     pub at: u64,
     /// The length: whole chunks, except for the last of the copy; whole pages.
     pub length: usize,
@@ -32,8 +34,8 @@ pub(crate) struct StoredBytes {
 /// The place of the bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum RetainedBytes {
-    /// The first of them on a disk, if any, and the others in memory.
-    There { stored: Option<StoredBytes>, memory: Option<Pin> },
+    /// The first of them on a disk, if any, in order, and the others in memory.
+    There { stored: Vec<StoredBytes>, memory: Option<Pin> },
     /// The block was freed: the bytes are no longer needed.
     Gone,
 }
@@ -124,7 +126,7 @@ impl KeptBytes {
     /// The bytes, if all of them are in memory.
     pub(crate) fn in_memory(&self) -> Option<Pin> {
         match &*self.lock() {
-            RetainedBytes::There { stored: None, memory } => memory.clone(),
+            RetainedBytes::There { stored, memory } if stored.is_empty() => memory.clone(),
             _ => None,
         }
     }
@@ -141,12 +143,12 @@ impl KeptBytes {
             AWAY => KeptFault::Away(e),
             _ => KeptFault::Lost(e.to_string()),
         };
-        if let Some(StoredBytes { tier, at, length, sums, hold }) = &stored {
+        for StoredBytes { tier, from: first, at, length, sums, hold } in &stored {
             let below = tier.below().expect("a lower tier");
             let (volume, base) = &parts[below];
             let size = TIER_PIECE.min(length.next_multiple_of(TIER_CHUNK));
             let mut buffer = Backing::map(size, &Reclaimer::inline()).map_err(KeptFault::Taker)?;
-            let wanted = self.snapshot.length().min(*length);
+            let wanted = self.snapshot.length().saturating_sub(*first).min(*length);
             for from in (0..*length).step_by(TIER_PIECE) {
                 let piece = (length - from).min(TIER_PIECE);
                 let sums = &sums[from / TIER_CHUNK..(from + piece).div_ceil(TIER_CHUNK)];

@@ -16,11 +16,11 @@ use honeycomb_tiers::{Access, FlushRoot, FlushStore, Objects, Place};
 use honeycomb_transport::unix::UnixDoor;
 use honeycomb_transport::{Mailbox, Net, NetOptions, NotPosted, run};
 use honeycomb_types::limits::{
-    BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FLUSH_BUFFERS_FRACTION,
-    FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_BEYOND_FRACTION, FREED_KEPT_FRACTION,
-    FREED_KEPT_MAX, MOVING_MAX, PAGE_RESERVE_FRACTION, PAGE_RESERVE_MAX, RETRY_RECORDS_FRACTION,
-    RETRY_RECORDS_LEAST, SERVER_BUFFER_BYTES, SERVER_BUFFER_FRACTION, SERVER_BUFFER_LEAST,
-    TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
+    BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, DELTA_FRACTION,
+    FLUSH_BUFFERS_FRACTION, FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_BEYOND_FRACTION,
+    FREED_KEPT_FRACTION, FREED_KEPT_MAX, MOVING_MAX, PAGE_RESERVE_FRACTION, PAGE_RESERVE_MAX,
+    RETRY_RECORDS_FRACTION, RETRY_RECORDS_LEAST, SERVER_BUFFER_BYTES, SERVER_BUFFER_FRACTION,
+    SERVER_BUFFER_LEAST, TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
 };
 use honeycomb_types::{BlockId, ServerId, ShardIx, TierClass, TierSpec};
 use honeycomb_wire::custom::kind_info;
@@ -109,6 +109,8 @@ struct Sizes {
     frames: u32,
     /// In addition, the blocks of the write cache, for the ends of blocks in lower tiers.
     warm: u32,
+    /// Bytes for changes of blocks in lower tiers that are not written there.
+    deltas: usize,
     /// Most bytes that were read from lower tiers and are not sent yet.
     buffers: usize,
     /// Blocks in each lower tier.
@@ -116,9 +118,9 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Bytes of memory for blocks of this size, and for bytes that were read from lower tiers.
+    /// Bytes of memory for blocks of this size, and for bytes of lower tiers.
     fn bytes(&self, block_size: u64) -> u64 {
-        (self.frames + self.warm) as u64 * block_size + self.buffers as u64
+        (self.frames + self.warm) as u64 * block_size + (self.buffers + self.deltas) as u64
     }
 }
 
@@ -217,6 +219,7 @@ impl MemoryServer {
                 lane_room: LaneRoom::of(lane_room),
                 moving: MOVING_MAX,
                 warm: sizes.warm,
+                deltas: sizes.deltas,
                 disks: sizes.disks.clone(),
                 buffers: sizes.buffers,
                 reclaimer: reclaimer.clone(),
@@ -499,7 +502,7 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     // The memory for this bookkeeping is subtracted from the memory of blocks.
     let per_shard = (per_shard - kept / size) as u32;
     if disks.is_empty() {
-        return Ok(Sizes { frames: per_shard, warm: 0, buffers: 0, disks });
+        return Ok(Sizes { frames: per_shard, warm: 0, deltas: 0, buffers: 0, disks });
     }
     let pool = WARM_BLOCKS_MIN.max(per_shard / WARM_FRACTION);
     if per_shard <= pool {
@@ -511,7 +514,14 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     // A quarter is for reads.
     let read = (pool / 4).max(1);
     let buffers = read as usize * size as usize;
-    Ok(Sizes { frames: per_shard - pool, warm: pool - read, buffers, disks })
+    let deltas = per_shard / DELTA_FRACTION;
+    Ok(Sizes {
+        frames: per_shard - pool - deltas,
+        warm: pool - read,
+        deltas: deltas as usize * size as usize,
+        buffers,
+        disks,
+    })
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {

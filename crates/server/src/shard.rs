@@ -14,6 +14,7 @@ mod agenda;
 mod blocks;
 mod capabilities;
 mod connections;
+mod deltas;
 mod events;
 mod export;
 mod extents;
@@ -57,6 +58,7 @@ use crate::pace::{Delay, Pace};
 use crate::watch::Watchers;
 use agenda::{Agenda, Attention};
 use blocks::Blocks;
+use deltas::ChangedBelow;
 use export::{Checkpoints, Exports, MoveTurns, Overlaps};
 use extents::Extents;
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
@@ -145,6 +147,9 @@ pub struct ShardConfig {
     pub moving: usize,
     /// In addition, most blocks of lower tiers whose ends are in the write cache.
     pub warm: u32,
+    /// Bytes of memory for changes of blocks in lower tiers that are not written there; 0 to read such a
+    /// block back for each change.
+    pub deltas: usize,
     /// The lower tiers.
     pub disks: Vec<TierSpec>,
     /// Most bytes of buffers for data that was read from lower tiers and is not sent yet.
@@ -181,6 +186,8 @@ struct BlockSlot {
     residency: Residency,
     /// The journal of a block whose changes are answered only when they are stored in it.
     journal: Option<Box<journals::Journal>>,
+    /// Memory of its deltas, as counted in the pool.
+    deltas: usize,
 }
 
 impl ShardConfig {
@@ -333,6 +340,16 @@ impl Shard {
             && let Err(answer) = self.may_change(now, index)
         {
             return self.conclude(now, index, &request, Outcome::Done(answer));
+        }
+        if attributes.mutates && self.blocks.found(index).backing.floor() > 0 {
+            let changed = self.tiers().change_below((now, clock_ms), index, &request, payload);
+            match changed {
+                ChangedBelow::NotTaken => {}
+                ChangedBelow::Waits => return Outcome::Parked,
+                ChangedBelow::Done(answer) => {
+                    return self.conclude(now, index, &request, Outcome::Done(answer));
+                }
+            }
         }
         let slot = self.blocks.found_mut(index);
         if !slot.residency.is_plain()

@@ -91,6 +91,11 @@ impl Fetched {
         wanted
     }
 
+    /// Whether a requested range is absent: the answer of the operation means nothing.
+    pub fn is_lacking(&self) -> bool {
+        !self.wanted.borrow().is_empty()
+    }
+
     /// Keeps a range readable for as long as an answer needs it; `None` if it is absent.
     pub fn pin(&mut self, range: &Range<usize>) -> Option<Pin> {
         let (from, part) = self.parts.iter_mut().find(|(from, part)| holds(*from, part, range))?;

@@ -1,6 +1,7 @@
 //! The content of a block: whether it can leave memory, and how it is written elsewhere.
 
 use crate::{Answer, Fetched, Snapshot};
+use honeycomb_block::Backing;
 use honeycomb_types::Time;
 use honeycomb_wire::Op;
 
@@ -54,6 +55,11 @@ pub trait Content {
         None
     }
 
+    /// For a kind that changes `Rest::Whole` blocks in a lower tier without all of their bytes.
+    fn lower_tier_changes(&mut self) -> Option<&mut dyn LowerTierChanges> {
+        None
+    }
+
     /// Reports that the block's memory was freed: its content is in a lower tier.
     fn demoted(&mut self) {}
 
@@ -75,10 +81,67 @@ pub trait LowerTierReads {
         true
     }
 
+    /// Whether an operation that changes nothing needs all bytes of the block in memory now.
+    fn needs_whole(&self, op: Op) -> bool {
+        let _ = op;
+        false
+    }
+
     /// Runs an operation that changes nothing, with those parts of the block that were read. If the operation
     /// needs other ranges, they are read, and it runs again. Ranges are within the length of `rests`; others
     /// are refused (`Internal`). The range in its answer (`Payload::Block`) need
     /// not be among the read parts. An operation that has to wait is answered with `NotYet`, and is then
     /// parked by `Waits::park` if its caller waits.
     fn read(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer;
+}
+
+/// The bytes of a block's deltas: of its changes that its bytes in a lower tier do not contain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeltaBytes {
+    /// Memory that they take.
+    pub memory: usize,
+    /// Of it, records that `seal` would take.
+    pub fresh: usize,
+    /// All records, in memory and in the lower tier.
+    pub all: usize,
+    /// Whether a run is being written.
+    pub leaving: bool,
+}
+
+/// The outcome of writing a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealed {
+    /// It is in the lower tier.
+    Written,
+    /// It is not: its records stay in memory.
+    Failed,
+}
+
+/// Changes of a `Rest::Whole` block whose bytes are in a lower tier, without reading and writing all of them.
+///
+/// The structure keeps changes in memory as deltas. The shard limits that memory: it writes deltas as a
+/// *run* behind the block's bytes in its slot (`seal`). Offsets are those of the slot: a read of the
+/// structure names a range of a run as it names a range of the block.
+pub trait LowerTierChanges {
+    /// Whether this mutation can become a delta now. Otherwise it needs all bytes in memory.
+    fn takes(&self, op: Op, args: &[u8], payload: &[u8]) -> bool;
+
+    /// Runs such a mutation, with those parts of the block that were read; see `LowerTierReads::read`.
+    /// Nothing has changed while it needs other ranges. `None` if it needs all bytes in memory.
+    fn change(&mut self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Option<Answer>;
+
+    /// The bytes of the deltas.
+    fn deltas(&self) -> DeltaBytes;
+
+    /// Makes a run of all fresh deltas, to be written at this offset of the block's slot; its length is a
+    /// multiple of `TIER_CHUNK`. `None` if there are none, or a run is being written, or the new one would
+    /// have more than `most` bytes.
+    fn seal(&mut self, at: usize, most: usize) -> Option<Vec<u8>>;
+
+    /// Reports the end of writing the run.
+    fn sealed(&mut self, outcome: Sealed);
+
+    /// Stores all deltas in the block, whose bytes were read back. `below` has the bytes of the slot from
+    /// `from` on, with all runs.
+    fn merge(&mut self, block: &mut Backing, below: &[u8], from: usize);
 }

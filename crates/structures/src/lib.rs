@@ -34,7 +34,7 @@ mod waits;
 
 pub use bytes::{Bytes, Fetched};
 pub use capacity::{Capacity, CapacityRequest, Enlarge};
-pub use content::{Content, LowerTierReads, Rest};
+pub use content::{Content, DeltaBytes, LowerTierChanges, LowerTierReads, Rest, Sealed};
 pub use extent::ExtentBlock;
 pub use file::FileBlock;
 pub use growth::{Growth, Successor, SuccessorRequest, moved, received_successor};

@@ -87,10 +87,10 @@ impl Answer {
     }
 
     /// Whether a mutation with this answer counts as executed: its result is recorded for retries and its
-    /// sequence number is used up. `Busy`, most routing answers, and a grant that expired during a wait do
-    /// not count: the retry has the same number. `Moved` counts, because the caller continues at another
-    /// block and does not return. A delayed copy of the request must get that answer, and not take an item
-    /// that has returned to the block since.
+    /// sequence number is used up. `Busy`, most routing answers, and a grant that expired or was revoked
+    /// during a wait do not count: the retry has the same number. `Moved` counts, because the caller
+    /// continues at another block and does not return. A delayed copy of the request must get that answer,
+    /// and not take an item that has returned to the block since.
     pub fn executed(&self) -> bool {
         if honeycomb_types::Bug::MovedKeepsNumber.active() && self.status == Status::Moved {
             return false;
@@ -102,6 +102,7 @@ impl Answer {
                 | Status::WrongEpoch
                 | Status::Resume
                 | Status::GrantExpired
+                | Status::GrantRevoked
         )
     }
 }

@@ -287,11 +287,23 @@ pub enum Bug {
     /// A block may return memory, and change its layout, between the write of its demotion and the report of
     /// it (INV-41).
     PackedWhileDemoted = 133,
+    /// A read of a block in a lower tier ignores its deltas (INV-61).
+    DeltasHidden = 134,
+    /// The deltas of a block are stored in it from the newest to the oldest (INV-61).
+    DeltasMergedBackwards = 135,
+    /// A run that was written is forgotten (INV-61).
+    RunLost = 136,
+    /// The copy of a block for a flush lacks its deltas (INV-61).
+    DeltasUncopied = 137,
+    /// A condition of a change in a lower tier is judged without the deltas of the block (INV-61).
+    DeltasUnjudged = 138,
+    /// A run that could not be written counts as written (INV-61).
+    FailedRunCounts = 139,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 133] = [
+    pub const ALL: [Bug; 139] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -425,6 +437,12 @@ impl Bug {
         Bug::DirectoryStays,
         Bug::TurnsNeverEnd,
         Bug::PackedWhileDemoted,
+        Bug::DeltasHidden,
+        Bug::DeltasMergedBackwards,
+        Bug::RunLost,
+        Bug::DeltasUncopied,
+        Bug::DeltasUnjudged,
+        Bug::FailedRunCounts,
     ];
 }
 

@@ -86,6 +86,9 @@ pub const BELOW_READ_MAX: usize = 4 * 1024 * 1024;
 pub const WARM_FRACTION: u32 = 16;
 /// See `WARM_FRACTION`.
 pub const WARM_BLOCKS_MIN: u32 = 4;
+/// The memory of a server with tiers divided by this is, in whole blocks, for changes of blocks in
+/// lower tiers that are not written there yet. Twice as much while a disk is slower than its writers.
+pub const DELTA_FRACTION: u32 = 16;
 /// Bytes of memory for a block in a lower tier: its state, its permissions and its checksums.
 pub const BELOW_BYTES: u64 = 1024;
 /// The bookkeeping of all blocks in lower tiers takes at most the memory divided by this.

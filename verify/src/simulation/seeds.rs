@@ -58,6 +58,7 @@ fn a_run_draws_what_it_is_meant_to_draw() {
         "cut move",
         "disk full",
         "drain cancelled",
+        "run of deltas not written",
         "drained server ended",
         "edge impossible",
         "growth denied without a controller",
@@ -194,6 +195,9 @@ caught! {
     directory_that_stays_is_caught: DirectoryStays,
     turn_that_never_ends_is_caught: TurnsNeverEnd,
     layout_that_changes_under_its_copy_is_caught: PackedWhileDemoted,
+    deltas_that_reads_ignore_are_caught: DeltasHidden,
+    run_that_is_lost_is_caught: RunLost,
+    conditions_that_are_judged_without_deltas_are_caught: DeltasUnjudged,
     a_refusal_of_the_largest_size_is_caught: LargestRefused,
 }
 

@@ -2,7 +2,10 @@
 
 use super::BlockSlot;
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, Enlarge, Growth, LowerTierReads, Rest, Snapshot, Streaming};
+use honeycomb_structures::{
+    Answer, DeltaBytes, Enlarge, Growth, LowerTierChanges, LowerTierReads, Rest, Snapshot,
+    Streaming,
+};
 use honeycomb_types::Time;
 use honeycomb_wire::Status;
 
@@ -65,6 +68,16 @@ impl BlockSlot {
     /// Whether any byte of the block may change.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.rests(), Rest::Whole(_))
+    }
+
+    /// The structure's changes of a `Rest::Whole` block in a lower tier.
+    pub(super) fn lower_tier_changes(&mut self) -> Option<&mut dyn LowerTierChanges> {
+        self.structure.content_mut()?.lower_tier_changes()
+    }
+
+    /// The bytes of its deltas.
+    pub(super) fn deltas(&mut self) -> DeltaBytes {
+        self.lower_tier_changes().map_or(DeltaBytes::default(), |changes| changes.deltas())
     }
 
     /// The structure's operations on a `Rest::Whole` block in a lower tier.

@@ -14,9 +14,9 @@ use super::BlockSlot;
 use super::on_disk::OnDisk;
 use super::promotion::heats;
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
-use super::request::{Request, operation};
+use super::request::{Request, operation, record_hash};
 use super::tiers::{Doing, LOOK_AGAIN, LowerReads, Tiers};
-use super::waiting::Pending;
+use super::waiting::{Pending, RequestWork};
 use crate::authorize::routed_here;
 use crate::refusals::expired;
 use crate::spill::{IoDone, IoWhat};
@@ -118,20 +118,53 @@ impl LowerReads<'_> {
         let Some(payload) = self.held(payload) else {
             return Some(busy(RETRY_BUFFERS_US));
         };
-        let fetching = Fetching {
-            pending: Pending::of(clock_ms, request, None, false),
-            wait_until: operation(now, clock_ms, request).wait_until,
-            written,
-            op: header.op,
-            args: args.into(),
-            payload,
-            fetched: Fetched::within((self.config.buffers / 2).max(TIER_CHUNK)),
+        let pending = Pending::of(clock_ms, request, None, false);
+        let wait_until = operation(now, clock_ms, request).wait_until;
+        let fetching = Fetching { written, payload, ..self.fetch(pending, wait_until, request) };
+        let number = self.tiers.number();
+        self.run_below(now, index, number, fetching)
+    }
+
+    fn fetch(&self, pending: Pending, wait_until: Time, request: &Request<'_>) -> Fetching {
+        Fetching {
+            pending,
+            wait_until,
+            written: 0,
+            op: request.header.op,
+            args: request.args.into(),
+            payload: None,
+            fetched: self.parts(),
             left: 0,
             needs: 0,
             failed: None,
-        };
+        }
+    }
+
+    /// No parts of a block yet.
+    pub(super) fn parts(&self) -> Fetched {
+        Fetched::within((self.config.buffers / 2).max(TIER_CHUNK))
+    }
+
+    /// Runs a mutation on a block in a lower tier that needs parts of it. `None` if it is answered later.
+    pub(super) fn change_fetched(
+        &mut self,
+        (now, clock_ms): (Time, u64),
+        index: usize,
+        request: &Request<'_>,
+        payload: &[u8],
+    ) -> Option<Answer> {
+        let Some(payload) = self.held(payload) else { return Some(busy(RETRY_BUFFERS_US)) };
+        let slot = self.blocks.found(index);
+        let written = slot.residency.copy().map_or(0, |disk| disk.written);
+        // Once its parts are read it takes effect, even if its caller is gone.
+        let pending = Pending::of(clock_ms, request, record_hash(slot, request), true);
+        let fetching = Fetching { written, payload, ..self.fetch(pending, now, request) };
         let number = self.tiers.number();
-        self.run_below(now, index, number, fetching)
+        let answer = self.run_below(now, index, number, fetching);
+        if answer.is_none() {
+            self.pending.push(pending);
+        }
+        answer
     }
 
     /// A payload whose operation waits: it counts as a buffer. The outer `None`: no buffer is left.
@@ -166,10 +199,13 @@ impl LowerReads<'_> {
         number: u64,
         mut fetching: Fetching,
     ) -> Option<Answer> {
+        let Some(answer) = self.run_on_parts(index, &fetching) else {
+            // Its writer repeats it when the block was read back.
+            self.tiers.write_cache.wants(fetching.pending.at, false);
+            self.tiers.look_again = Some(Time::ZERO);
+            return Some(busy(RETRY_WRITTEN_US));
+        };
         let slot = self.blocks.found(index);
-        let Fetching { op, ref args, ref fetched, .. } = fetching;
-        let reads = slot.lower_tier_reads().expect("a block is demoted only with them");
-        let answer = reads.read(fetched, op, args, fetching.payload());
         let mut wanted = fetching.fetched.take_wanted();
         if let (true, Payload::Block(range)) = (wanted.is_empty(), &answer.payload) {
             if range.is_empty() {
@@ -185,7 +221,7 @@ impl LowerReads<'_> {
         }
         let copy = slot.residency.copy();
         let Some(disk) = copy.filter(|copy| wanted.iter().all(|range| copy.has(range))) else {
-            return Some(outside(slot, op, &wanted));
+            return Some(outside(slot, fetching.op, &wanted));
         };
         let base = disk.slot as u64 * self.config.block_size as u64;
         let (tier, slot) = (disk.tier, disk.slot);
@@ -193,7 +229,9 @@ impl LowerReads<'_> {
         for range in wanted {
             let (around, _) = disk.chunks(&range);
             match runs.last_mut() {
-                Some(last) if around.start <= last.end => last.end = last.end.max(around.end),
+                Some(last) if around.start <= last.end && disk.reads_together(last, &around) => {
+                    last.end = last.end.max(around.end);
+                }
                 _ => runs.push(around),
             }
         }
@@ -223,6 +261,18 @@ impl LowerReads<'_> {
         }
         heats(self.blocks, self.out, now, index, bytes);
         None
+    }
+
+    /// Runs an operation on its parts. `None` if it is a change that needs all of the block.
+    fn run_on_parts(&mut self, index: usize, fetching: &Fetching) -> Option<Answer> {
+        let slot = self.blocks.found_mut(index);
+        let Fetching { op, args, fetched, .. } = fetching;
+        if fetching.pending.mutates {
+            let changes = slot.lower_tier_changes().expect("it has taken the change");
+            return changes.change(fetched, *op, args, fetching.payload());
+        }
+        let reads = slot.lower_tier_reads().expect("a block is demoted only with them");
+        Some(reads.read(fetched, *op, args, fetching.payload()))
     }
 
     /// The answer of an operation. `None` if it has to wait: the structure then answers it as one that was
@@ -289,9 +339,17 @@ impl LowerReads<'_> {
     fn fetch_more(&mut self, now: Time, number: u64) {
         let fetching = self.tiers.fetching.remove(&number).expect("the caller has found the fetch");
         let ticket = fetching.pending.ticket;
-        if let Some(answer) = self.go_on_below(now, number, fetching) {
-            self.out.completed.push((ticket, answer));
+        let (pending, at) = (fetching.pending, fetching.pending.at);
+        let Some(answer) = self.go_on_below(now, number, fetching) else { return };
+        if !pending.mutates {
+            return self.out.completed.push((ticket, answer));
         }
+        if let Some(slot) = self.blocks.at(at) {
+            self.tiers.deltas.recount_of(slot);
+        }
+        let LowerReads { blocks, agenda, pending: all, tiers, out, .. } = self;
+        RequestWork { blocks, agenda, pending: all, tiers, out }.finish(pending, answer);
+        self.agenda.changed(at);
     }
 
     fn go_on_below(&mut self, now: Time, number: u64, mut fetching: Fetching) -> Option<Answer> {
@@ -304,7 +362,13 @@ impl LowerReads<'_> {
             Err(refusal) => return Some(refusal),
         };
         if slot.backing.floor() == 0 {
-            return Some(run_in_memory(slot, now, &fetching));
+            return Some(match fetching.pending.mutates {
+                true => busy(RETRY_WRITTEN_US),
+                false => run_in_memory(slot, now, &fetching),
+            });
+        }
+        if fetching.pending.mutates && !slot.residency.takes_deltas() {
+            return Some(busy(RETRY_WRITTEN_US));
         }
         if slot.residency.copy().is_none_or(|disk| disk.written != written) {
             return Some(busy(RETRY_WRITTEN_US));

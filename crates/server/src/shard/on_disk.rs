@@ -5,6 +5,8 @@
 //! byte when a split departs or a move is cancelled, and it grows when an extent is allocated and not yet
 //! written. Every path that writes, reads or drops the copy passes through here.
 //!
+//! Behind the bytes of a kv's block may be runs with its deltas (`deltas.rs`).
+//!
 //! Offsets and lengths of a copy are multiples of a page; a checksum covers one chunk, or the part of the
 //! last chunk that was written.
 
@@ -33,6 +35,10 @@ pub(super) struct OnDisk {
     length: usize,
     /// Checksums of the chunks, from the first.
     sums: Vec<u32>,
+    /// The end of the runs behind these bytes; 0 without runs.
+    runs_end: usize,
+    /// Checksums of the chunks of the runs, which begin where the copy ends.
+    run_sums: Vec<u32>,
     /// Held by flushes that read the copy: its slot belongs to no other block until they drop it.
     hold: Option<Arc<()>>,
 }
@@ -40,13 +46,16 @@ pub(super) struct OnDisk {
 impl OnDisk {
     /// A slot to which nothing was written.
     pub fn empty(tier: TierIx, slot: u32) -> OnDisk {
-        OnDisk { tier, slot, written: 0, length: 0, sums: Vec::new(), hold: None }
+        let (sums, run_sums) = (Vec::new(), Vec::new());
+        OnDisk { tier, slot, written: 0, length: 0, sums, runs_end: 0, run_sums, hold: None }
     }
 
     /// The same bytes in another slot.
     pub fn copied_to(&self, tier: TierIx, slot: u32, written: u64) -> OnDisk {
         let tier = if Bug::CopyKeepsItsTier.active() { self.tier } else { tier };
-        OnDisk { tier, slot, written, length: self.length, sums: self.sums.clone(), hold: None }
+        let OnDisk { length, runs_end, .. } = *self;
+        let (sums, run_sums) = (self.sums.clone(), self.run_sums.clone());
+        OnDisk { tier, slot, written, length, sums, runs_end, run_sums, hold: None }
     }
 
     /// For a flush that reads the copy.
@@ -110,6 +119,39 @@ impl OnDisk {
         self.length = end;
     }
 
+    /// The end of the bytes and runs.
+    fn end(&self) -> usize {
+        self.length.max(self.runs_end)
+    }
+
+    /// Where the next run begins in a slot of so many bytes, and the most bytes that it may have.
+    pub fn room_for_run(&self, slot: usize) -> (usize, usize) {
+        (self.end(), slot - self.end())
+    }
+
+    /// A run was written behind the others: its chunks have these checksums.
+    pub fn add_run(&mut self, from: usize, sums: &[u32]) {
+        assert_eq!(from, self.end(), "INV-61: a run begins where the last one ends");
+        self.run_sums.extend_from_slice(sums);
+        self.runs_end = from + sums.len() * TIER_CHUNK;
+    }
+
+    /// The place of all runs, and their checksums; `None` without runs.
+    pub fn runs(&self) -> Option<(Range<usize>, Vec<u32>)> {
+        (self.runs_end > 0).then(|| (self.length..self.runs_end, self.run_sums.clone()))
+    }
+
+    /// The content of all runs is in memory now.
+    pub fn forget_runs(&mut self) {
+        self.runs_end = 0;
+        self.run_sums.clear();
+    }
+
+    /// Whether chunks of both ranges can be read together: both are of the copy, or both of runs.
+    pub fn reads_together(&self, first: &Range<usize>, second: &Range<usize>) -> bool {
+        (first.start < self.length) == (second.start < self.length)
+    }
+
     /// Only the bytes before `floor` are those of the block from now on: later bytes are in memory alone.
     pub fn keep(&mut self, floor: usize) {
         assert!(
@@ -119,15 +161,23 @@ impl OnDisk {
         );
         self.length = floor;
         self.sums.truncate(floor / TIER_CHUNK);
+        self.forget_runs();
     }
 
-    /// Whether the copy has these bytes.
+    /// Whether the copy has these bytes, or the runs behind it.
     pub fn has(&self, range: &Range<usize>) -> bool {
-        range.start <= range.end && range.end <= self.length
+        let in_runs = self.length <= range.start && range.end <= self.runs_end;
+        range.start <= range.end && (range.end <= self.length || in_runs)
     }
 
-    /// The chunks around a range, and their checksums.
+    /// The chunks around a range of the copy or of its runs, and their checksums.
     pub fn chunks(&self, range: &Range<usize>) -> (Range<usize>, Vec<u32>) {
+        if self.runs_end > 0 && range.start >= self.length {
+            let place = |at: usize| at - self.length;
+            let chunks = place(range.start) / TIER_CHUNK..place(range.end).div_ceil(TIER_CHUNK);
+            let at = |chunk: usize| self.length + chunk * TIER_CHUNK;
+            return (at(chunks.start)..at(chunks.end), self.run_sums[chunks].to_vec());
+        }
         assert!(
             range.end <= self.length,
             "INV-41: bytes {range:?} are outside a copy of {} bytes",

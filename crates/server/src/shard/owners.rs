@@ -170,6 +170,7 @@ impl Owners<'_> {
             shared: None,
             residency: Residency::opened(owner.tier),
             journal: None,
+            deltas: 0,
         };
         self.blocks.insert(index, slot);
         Ok(Some(index))

@@ -9,7 +9,7 @@
 use super::blocks::Blocks;
 use super::outbox::Outbox;
 use super::residency::MemoryRoom;
-use super::tiers::{Doing, TierWork};
+use super::tiers::{Doing, LowerReads, TierWork};
 use super::{BlockOwner, Effect};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_structures::Answer;
@@ -61,29 +61,20 @@ pub(super) fn heats(blocks: &mut Blocks, out: &mut Outbox, now: Time, index: usi
 }
 
 impl TierWork<'_> {
-    /// A block that is whole in the write cache gets a frame, and stays in memory.
-    fn gets_frame(&mut self, index: usize) {
-        let slot = self.blocks.found_mut(index);
-        let BlockOwner { structure, at, capacity, .. } = slot.owner;
-        let copy = slot.residency.promoted();
-        self.tiers.frames.take(capacity);
-        self.tiers.give_room(MemoryRoom::Cache, capacity);
-        if let Some(copy) = copy {
-            self.tiers.free_copy(copy, self.config.block_size);
-        }
-        self.out.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
-        // Blocks that wait for its place get it in the next tick, which is due at once.
-        self.tiers.look_again = Some(Time::ZERO);
-    }
-
     /// Begins to promote a block. It is read from its lower tier until all of it is in memory.
     pub(super) fn promote(&mut self, index: usize) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let slot = self.blocks.get_mut(index);
         let Some(slot) = slot else { return refuse("the block is retained for a flush") };
+        let at = slot.owner.at;
         let has_frame = self.tiers.frames.has_room(slot.owner.capacity);
         if slot.residency.is_promoting() {
             return Ok(());
+        }
+        if slot.deltas().all > 0 && slot.residency.room() == MemoryRoom::None {
+            self.tiers.write_cache.wants(at, false);
+            self.tiers.look_again = Some(Time::ZERO);
+            return refuse("the block is read back to merge its deltas first");
         }
         if slot.residency.export().is_some_and(|export| !export.is_from_memory()) {
             return refuse("the block is being demoted");
@@ -98,7 +89,7 @@ impl TierWork<'_> {
             return refuse("the memory of its core is in use");
         }
         if stays {
-            self.gets_frame(index);
+            self.reads().gets_frame(index);
             return Ok(());
         }
         let Some(length) = slot.rests().length() else {
@@ -148,5 +139,22 @@ impl TierWork<'_> {
         };
         self.out.effects.push(Effect::TierChanged { structure, at, tier });
         self.give_places(now);
+    }
+}
+
+impl LowerReads<'_> {
+    /// A block that is whole in the write cache gets a frame, and stays in memory.
+    fn gets_frame(&mut self, index: usize) {
+        let slot = self.blocks.found_mut(index);
+        let BlockOwner { structure, at, capacity, .. } = slot.owner;
+        let copy = slot.residency.promoted();
+        self.tiers.frames.take(capacity);
+        self.tiers.give_room(MemoryRoom::Cache, capacity);
+        if let Some(copy) = copy {
+            self.tiers.free_copy(copy, self.config.block_size);
+        }
+        self.out.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
+        // Blocks that wait for its place get it in the next tick, which is due at once.
+        self.tiers.look_again = Some(Time::ZERO);
     }
 }

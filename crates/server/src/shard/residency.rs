@@ -59,8 +59,21 @@ struct LowerTier {
 #[derive(Debug)]
 enum Cached {
     No { export: Option<Box<TierExport>> },
-    Reading { into: Backing, stay: Stay },
+    Reading { read: Box<ReadBack>, stay: Stay },
     Present { stay: Stay, export: Option<Box<TierExport>> },
+}
+
+/// The bytes of a block that are being read back.
+#[derive(Debug)]
+pub(super) struct ReadBack {
+    /// Recognizes its own reads.
+    pub number: u64,
+    /// The block's memory.
+    pub into: Backing,
+    /// Bytes behind those of the block: its runs.
+    pub runs: Option<Backing>,
+    /// Number of reads in progress.
+    pub left: usize,
 }
 
 const NOTHING: Cached = Cached::No { export: None };
@@ -295,26 +308,34 @@ impl Residency {
         room
     }
 
-    /// The block gets a place of the write cache. `into` is the memory to which bytes are being read; `None`
-    /// if no byte is needed.
-    pub fn reads_back(&mut self, into: Option<Backing>, stay: Stay) {
+    /// The block gets a place of the write cache. `read`: the bytes that are being read; `None` if no byte is
+    /// needed.
+    pub fn reads_back(&mut self, read: Option<ReadBack>, stay: Stay) {
         let Some(cached @ Cached::No { export: None }) = self.cached_mut() else {
             unreachable!("INV-41: a block with memory, or in transfer, is read back: {self:?}")
         };
-        *cached = match into {
-            Some(into) => Cached::Reading { into, stay },
+        *cached = match read {
+            Some(read) => Cached::Reading { read: Box::new(read), stay },
             None => Cached::Present { stay, export: None },
         };
     }
 
-    /// The bytes are in memory. Returns the memory of `reads_back`; `None` if nothing was being read.
-    pub fn was_read_back(&mut self, now: Time) -> Option<Backing> {
+    /// The reads of this number, if they are in progress.
+    pub fn read_back(&mut self, number: u64) -> Option<&mut ReadBack> {
+        match self.cached_mut()? {
+            Cached::Reading { read, .. } if read.number == number => Some(read),
+            _ => None,
+        }
+    }
+
+    /// All bytes are in memory. Returns what `reads_back` got; `None` if nothing was being read.
+    pub fn was_read_back(&mut self, now: Time) -> Option<Box<ReadBack>> {
         let cached = self.cached_mut()?;
         match std::mem::replace(cached, NOTHING) {
-            Cached::Reading { into, mut stay } => {
+            Cached::Reading { read, mut stay } => {
                 stay.arrived(now);
                 *cached = Cached::Present { stay, export: None };
-                Some(into)
+                Some(read)
             }
             other => {
                 *cached = other;
@@ -333,6 +354,19 @@ impl Residency {
             *cached = NOTHING;
         }
         room
+    }
+
+    /// Whether changes of the block can be deltas: it has a copy, and no complete memory.
+    pub fn takes_deltas(&self) -> bool {
+        let lower = self.lower().filter(|lower| lower.copy.is_some() && !self.is_promoting());
+        lower.is_some_and(|lower| {
+            matches!(lower.cached, Cached::No { export: None } | Cached::Reading { .. })
+        })
+    }
+
+    /// Whether a run can be written behind the copy.
+    pub fn takes_runs(&self) -> bool {
+        self.takes_deltas() && matches!(self.cached(), Some(Cached::No { .. }))
     }
 
     /// Whether bytes of the block are being read into the write cache, or into a frame.

@@ -15,6 +15,7 @@
 
 use super::agenda::Agenda;
 use super::blocks::Blocks;
+use super::deltas::DeltaPool;
 use super::export::Overlaps;
 use super::fetching::Fetching;
 use super::on_disk::OnDisk;
@@ -70,11 +71,22 @@ struct DiskShare {
 pub(super) enum Doing {
     Read { reading: u64, part: usize },
     Fetch { fetching: u64, from: usize },
-    ReadBack { at: BlockAt, chunk: usize },
+    ReadBack { at: BlockAt, number: u64, chunk: usize },
+    ReadRuns { at: BlockAt, number: u64 },
+    WriteRun { at: BlockAt, from: usize, length: usize },
     Promote { at: BlockAt },
     ExportRead { at: BlockAt, export: u64, from: usize },
     ExportWrite { at: BlockAt, export: u64, from: usize },
     Discard,
+}
+
+/// A part of a block that is read back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReadPart {
+    /// Its chunks from this one on.
+    Chunks { from: usize },
+    /// Its runs.
+    Runs,
 }
 
 /// The memory of a demoted block, which may still be read.
@@ -119,6 +131,7 @@ pub(super) struct Tiers {
     /// The memory that blocks use (INV-42).
     pub frames: UnitsInUse,
     pub write_cache: WriteCache,
+    pub deltas: DeltaPool,
     /// Backings that a planted defect reuses unscrubbed.
     pub stale: Vec<Backing>,
     /// Bytes that were read from lower tiers and are not sent yet.
@@ -135,6 +148,10 @@ pub struct TierCounts {
     pub read: u64,
     /// Writes and reads that failed.
     pub failed: u64,
+    /// Runs of deltas that were written, and runs that could not be.
+    pub runs: (u64, u64),
+    /// Blocks that were read back and got their deltas from runs.
+    pub merged: u64,
 }
 
 impl Tiers {
@@ -155,6 +172,11 @@ impl Tiers {
     /// A free slot of this tier.
     pub(super) fn take_slot(&mut self, tier: TierIx) -> Option<u32> {
         self.disk(tier).free.pop()
+    }
+
+    /// Whether an I/O of a copy is in progress.
+    pub(super) fn is_busy(&mut self, copy: &OnDisk) -> bool {
+        self.disk(copy.tier).slots[copy.slot as usize].busy > 0
     }
 
     /// Whether only blocks that accept no more data go to this tier.
@@ -470,11 +492,14 @@ impl TierWork<'_> {
         for leaving in self.tiers.take_leaving(at) {
             self.tiers.give_room(leaving.room, leaving.capacity);
         }
-        self.tiers.write_cache.wanted.retain(|wanted| *wanted != at);
+        self.tiers.write_cache.forget(at);
+        self.tiers.deltas.recount(slot, 0);
         let readings = self.tiers.readings.extract_if(.., |_, reading| reading.at == at);
         let mut gone: Vec<_> = readings.map(|(n, reading)| (n, reading.ticket)).collect();
         let fetching = self.tiers.fetching.extract_if(.., |_, fetching| fetching.pending.at == at);
-        gone.extend(fetching.map(|(n, fetching)| (n, fetching.pending.ticket)));
+        // The caller answers those that are pending as mutations.
+        let reads = fetching.filter(|(_, fetching)| !fetching.pending.mutates);
+        gone.extend(reads.map(|(n, fetching)| (n, fetching.pending.ticket)));
         // In the order in which they began (INV-35).
         gone.sort_unstable();
         self.out.completed.extend(gone.into_iter().map(|(_, ticket)| (ticket, wrong_epoch(at))));
@@ -497,7 +522,18 @@ impl TierWork<'_> {
         self.tiers.ended(tier, slot, self.config.block_size);
         self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_) | IoDone::Away(_)));
         match doing {
-            Doing::ReadBack { at, chunk } => self.was_read_back(now, at, slot, chunk, done),
+            Doing::ReadBack { at, number, chunk } => {
+                let part = ReadPart::Chunks { from: chunk };
+                self.was_read_back(now, (at, slot), number, part, done);
+            }
+            Doing::ReadRuns { at, number } => {
+                self.was_read_back(now, (at, slot), number, ReadPart::Runs, done);
+            }
+            Doing::WriteRun { at, from, length } => {
+                self.reads().run_written(now, (at, slot), from, length, done);
+                self.give_places(now);
+                self.reads().write_runs(now);
+            }
             Doing::Promote { at } => self.promotion_read(now, at, slot, done),
             Doing::Read { reading, part } => self.reads().part_read(reading, part, done),
             Doing::Fetch { fetching, from } => {

@@ -10,10 +10,11 @@
 use super::on_disk::PAGE;
 use super::promotion::heats;
 use super::request::Request;
-use super::residency::MemoryRoom;
-use super::tiers::{Doing, TierWork};
+use super::residency::{MemoryRoom, ReadBack};
+use super::tiers::{Doing, LowerReads, ReadPart, TierWork};
 use super::{BlockSlot, Effect};
 use crate::spill::{IoDone, IoWhat};
+use hashbrown::HashSet;
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, busy};
 use honeycomb_types::limits::{TIER_CHUNK, WARM_TURN_MAX};
@@ -50,12 +51,14 @@ pub(super) struct Stay {
     written: Option<Time>,
     /// Whether the block was to leave at `since` and could not be written to its disk.
     failed: bool,
+    /// Whether it came only for its deltas, and no writer waits for it.
+    for_deltas: bool,
 }
 
 impl Stay {
     /// The stay of a block that is requested now.
     fn requested(now: Time) -> Stay {
-        Stay { since: now, took: Duration::ZERO, written: None, failed: false }
+        Stay { since: now, took: Duration::ZERO, written: None, failed: false, for_deltas: false }
     }
 
     /// The stay of a block that was to leave now and could not be written to its disk.
@@ -76,6 +79,7 @@ impl Stay {
     fn ends(&self) -> Time {
         match self.written {
             _ if self.failed => self.since + WARM_LEAST,
+            None if self.for_deltas => self.since,
             None => self.since + WARM_LEAST.max(self.took),
             Some(written) => {
                 let rest = self.took.clamp(WARM_REST, WARM_LEAST);
@@ -99,6 +103,30 @@ pub(super) struct WriteCache {
     came: Vec<u32>,
     /// Blocks whose writers wait for a place, in the order of their requests.
     pub wanted: VecDeque<BlockAt>,
+    /// Those of them that are read back only to merge their deltas.
+    for_deltas: HashSet<BlockAt>,
+}
+
+impl WriteCache {
+    /// Requests a place for a block. Returns the number of blocks that wait before it.
+    pub fn wants(&mut self, at: BlockAt, for_deltas: bool) -> usize {
+        let before = self.wanted.iter().position(|wanted| *wanted == at);
+        match (before, for_deltas) {
+            (_, false) => _ = self.for_deltas.remove(&at),
+            (None, true) => _ = self.for_deltas.insert(at),
+            (Some(_), true) => {}
+        }
+        before.unwrap_or_else(|| {
+            self.wanted.push_back(at);
+            self.wanted.len() - 1
+        })
+    }
+
+    /// A block is freed.
+    pub fn forget(&mut self, at: BlockAt) {
+        self.wanted.retain(|wanted| *wanted != at);
+        self.for_deltas.remove(&at);
+    }
 }
 
 impl TierWork<'_> {
@@ -123,7 +151,9 @@ impl TierWork<'_> {
                 return Err(Answer::refuse(Status::BlockFull, text));
             }
             Rest::Pieces(_) => false,
-            _ if !request.attributes.mutates => false,
+            _ if !request.attributes.mutates => {
+                slot.lower_tier_reads().is_some_and(|reads| reads.needs_whole(op))
+            }
             // Without a payload an operation changes none of their bytes.
             Rest::Open(_) | Rest::Final(_) => request.attributes.payload,
             Rest::Whole(_) | Rest::Busy => {
@@ -180,11 +210,7 @@ impl TierWork<'_> {
     /// Requests a place of the write cache for a block. Returns the number of blocks that wait before it.
     fn wants_place(&mut self, now: Time, index: usize) -> usize {
         let at = self.blocks.found(index).owner.at;
-        let wanted = &mut self.tiers.write_cache.wanted;
-        let before = wanted.iter().position(|wanted| *wanted == at).unwrap_or(wanted.len());
-        if before == wanted.len() {
-            wanted.push_back(at);
-        }
+        let before = self.tiers.write_cache.wants(at, false);
         self.give_places(now);
         before
     }
@@ -209,7 +235,9 @@ impl TierWork<'_> {
     /// Gives places of the write cache to the blocks that wait for one. If there is none, the block whose
     /// last write is the oldest is written back.
     pub(super) fn give_places(&mut self, now: Time) {
-        while let Some(at) = self.tiers.write_cache.wanted.front().copied() {
+        // A block that cannot be read back yet waits on.
+        for _ in 0..self.tiers.write_cache.wanted.len() {
+            let Some(at) = self.tiers.write_cache.wanted.front().copied() else { return };
             if self.tiers.write_cache.taken >= self.config.warm {
                 return self.make_room(now);
             }
@@ -268,8 +296,14 @@ impl TierWork<'_> {
             Rest::Busy | Rest::Final(_) | Rest::Pieces(_) => return,
         };
         // A block that is being copied to a store is read back when that has ended, if it is needed then.
-        if slot.residency.room() != MemoryRoom::None || slot.residency.export().is_some() {
+        let busy = slot.residency.room() != MemoryRoom::None || slot.residency.export().is_some();
+        // Where a run is being written the block may be written back.
+        let deltas = slot.deltas();
+        if busy {
             return;
+        }
+        if deltas.leaving {
+            return self.tiers.write_cache.wanted.push_back(owner.at);
         }
         let overwrites = slot.kind.overwrites();
         let Ok(mut backing) = self.new_backing(&owner, overwrites) else {
@@ -281,10 +315,12 @@ impl TierWork<'_> {
         if !self.tiers.write_cache.came.contains(&(index as u32)) {
             self.tiers.write_cache.came.push(index as u32);
         }
+        let for_deltas = self.tiers.write_cache.for_deltas.remove(&owner.at);
+        let number = self.tiers.number();
         let slot = self.blocks.found_mut(index);
-        let stay = Stay::requested(now);
+        let stay = Stay { for_deltas, ..Stay::requested(now) };
         let read = slot.residency.copy_mut().and_then(|disk| {
-            if length <= floor {
+            if length <= floor && deltas.all == 0 {
                 disk.keep(floor); // No byte is read back: the rest of the copy is stale.
                 return None;
             }
@@ -298,21 +334,19 @@ impl TierWork<'_> {
             return;
         };
         if floor == 0 {
-            // The block is read into its new memory, and has no other memory meanwhile.
-            let absent = Backing::absent(size, &self.config.reclaimer);
-            slot.residency.reads_back(Some(absent), stay);
-            let at = owner.at;
-            let offset = disk_slot as u64 * size as u64;
-            let what = IoWhat::ReadBlock { at: offset, into: backing, length: read.end, sums };
-            return self.tiers.ask(tier, disk_slot, Doing::ReadBack { at, chunk: 0 }, what);
+            if !self.reads().read_whole(index, (number, stay), backing) {
+                self.give_place_back(now, index);
+            }
+            return;
         }
-        slot.residency.reads_back(Some(backing), stay);
+        let tail = ReadBack { number, into: backing, runs: None, left: 1 };
+        slot.residency.reads_back(Some(tail), stay);
         let (at, chunk) = (owner.at, floor / TIER_CHUNK);
         let offset = disk_slot as u64 * size as u64 + floor as u64;
         match Backing::counted(read.len(), &self.tiers.buffers, &self.config.reclaimer) {
             Ok(into) => {
                 let what = IoWhat::Read { at: offset, into, sums };
-                self.tiers.ask(tier, disk_slot, Doing::ReadBack { at, chunk }, what);
+                self.tiers.ask(tier, disk_slot, Doing::ReadBack { at, number, chunk }, what);
             }
             Err(_) => self.give_place_back(now, index),
         }
@@ -344,16 +378,20 @@ impl TierWork<'_> {
     pub(super) fn was_read_back(
         &mut self,
         now: Time,
-        at: BlockAt,
-        slot: u32,
-        chunk: usize,
+        at: (BlockAt, u32),
+        number: u64,
+        part: ReadPart,
         done: IoDone,
     ) {
-        let Some(index) = self.blocks.at_slot(at, slot) else { return };
+        let Some(index) = self.blocks.at_slot(at.0, at.1) else { return };
         if self.blocks.retained(index).is_some() {
             return; // It accepts no writes any more.
         }
+        let at = at.0;
         let slot = self.blocks.found_mut(index);
+        if slot.residency.read_back(number).is_none() {
+            return; // Another part of it could not be read.
+        }
         let length = slot.residency.copy().expect("the block was read from its disk").length();
         let IoDone::Read(read) = done else {
             let structure = slot.owner.structure;
@@ -366,23 +404,64 @@ impl TierWork<'_> {
             }
             return self.give_place_back(now, index);
         };
-        let Some(mut backing) = slot.residency.was_read_back(now) else { return };
-        let floor = chunk * TIER_CHUNK;
-        self.tiers.counts.read += (length - floor) as u64;
-        slot.backing = match floor {
-            0 => read,
-            _ => {
+        let reading = slot.residency.read_back(number).expect("looked up above");
+        let floor = match part {
+            ReadPart::Chunks { from } => from * TIER_CHUNK,
+            ReadPart::Runs => 0,
+        };
+        match part {
+            ReadPart::Runs => {
+                self.tiers.counts.read += read.len() as u64;
+                reading.runs = Some(read);
+            }
+            ReadPart::Chunks { from: 0 } => {
+                self.tiers.counts.read += length as u64;
+                reading.into = read;
+            }
+            ReadPart::Chunks { .. } => {
+                self.tiers.counts.read += (length - floor) as u64;
                 let tail = if Bug::PromotedWithoutTail.active() { PAGE } else { 0 };
                 let (to, read) = (length - tail, read.slice(0..length - floor - tail));
-                backing.slice_mut(floor..to).copy_from_slice(read);
-                backing
+                reading.into.slice_mut(floor..to).copy_from_slice(read);
             }
-        };
+        }
+        reading.left -= 1;
+        if reading.left > 0 {
+            return;
+        }
+        let whole = slot.residency.was_read_back(now).expect("looked up above");
+        slot.backing = whole.into;
         slot.enlarge_memory();
         slot.backing.taken_as_read();
         if floor == 0 {
+            self.reads().merge_deltas(index, whole.runs.as_ref());
             heats(self.blocks, self.out, now, index, length);
         }
         self.write_back_final(index);
+    }
+}
+
+impl LowerReads<'_> {
+    /// Reads all of a block, and its runs, into its new memory. It has no other memory meanwhile. False if
+    /// there is no memory for its runs.
+    fn read_whole(&mut self, index: usize, (number, stay): (u64, Stay), memory: Backing) -> bool {
+        let size = self.config.block_size;
+        let into = Backing::absent(size, &self.config.reclaimer);
+        let slot = self.blocks.found_mut(index);
+        let (at, disk) = (slot.owner.at, slot.residency.copy().expect("the caller has found it"));
+        let (tier, disk_slot, (read, sums), runs) = (disk.tier, disk.slot, disk.all(), disk.runs());
+        let left = 1 + usize::from(runs.is_some());
+        slot.residency.reads_back(Some(ReadBack { number, into, runs: None, left }), stay);
+        let offset = disk_slot as u64 * size as u64;
+        let what = IoWhat::ReadBlock { at: offset, into: memory, length: read.end, sums };
+        self.tiers.ask(tier, disk_slot, Doing::ReadBack { at, number, chunk: 0 }, what);
+        let Some((runs, sums)) = runs else { return true };
+        let count = &self.tiers.deltas.runs;
+        let Ok(into) = Backing::counted(runs.len(), count, &self.config.reclaimer) else {
+            return false;
+        };
+        let what = IoWhat::Read { at: offset + runs.start as u64, into, sums };
+        self.tiers.ask(tier, disk_slot, Doing::ReadRuns { at, number }, what);
+        true
     }
 }

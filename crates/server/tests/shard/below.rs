@@ -85,6 +85,24 @@ impl Below {
         Below::empty(kind, seed, config)
     }
 
+    /// As `placed_anywhere`, of stores whose deltas have so many bytes of memory.
+    pub fn with_deltas(size: usize, warm: u32, deltas: usize, seed: u64) -> Below {
+        let config = ShardConfig {
+            frames: BLOCKS,
+            warm,
+            deltas,
+            disks: vec![TierSpec { class: TierClass::Ssd, blocks: BLOCKS + 2 }],
+            buffers: 2 * size,
+            ..config(size, BLOCKS)
+        };
+        let mut below = Below::empty(Kind::Kv, seed, config);
+        for block in 0..BLOCKS {
+            let tier = if below.below(2) == 0 { DISK } else { TierIx::MEMORY };
+            below.open(block, tier);
+        }
+        below
+    }
+
     fn open(&mut self, block: u32, tier: TierIx) {
         // Each has a part of the slots, as in a store of several blocks: otherwise it would merge.
         let part = BlockOwner { end: END, tier, ..owner(at(block), self.kind, true) };
@@ -222,7 +240,9 @@ impl Below {
     /// Runs an operation to its end, with the retries of a client.
     pub fn run(&mut self, block: u32, op: Op, args: &[u8], payload: &[u8]) -> (Answer, Vec<u8>) {
         for _ in 0..10_000 {
-            let answer = match self.begin(block, op, args, payload) {
+            let begun = self.begin(block, op, args, payload);
+            let waited = begun.is_err();
+            let answer = match begun {
                 Ok(answer) => answer,
                 Err(ticket) => loop {
                     self.step();
@@ -233,6 +253,9 @@ impl Below {
             };
             if answer.status != Status::Busy {
                 let bytes = bytes(&mut self.shard, block, &answer.payload);
+                if waited && op.info().lane {
+                    *self.lanes.get_mut(&block).unwrap() += 1;
+                }
                 return (answer, bytes);
             }
             (0..3).for_each(|_| self.step());

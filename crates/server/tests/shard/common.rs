@@ -18,6 +18,7 @@ pub fn config(block_size: usize, blocks: u32) -> ShardConfig {
         lane_room: Default::default(),
         moving: MOVING_MAX,
         warm: 0,
+        deltas: 0,
         disks: Vec::new(),
         buffers: 0,
         reclaimer: Reclaimer::inline(),

@@ -64,6 +64,7 @@ fn what_one_job_frees_is_no_other_jobs() {
         lane_room: Default::default(),
         moving: MOVING_MAX,
         warm: 0,
+        deltas: 0,
         disks: Vec::new(),
         buffers: 0,
         reclaimer,

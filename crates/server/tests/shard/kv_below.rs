@@ -18,7 +18,7 @@ use std::time::Duration;
 const LARGE: usize = 8 << 20;
 const SMALL: usize = 256 << 10;
 
-type Map = HashMap<Vec<u8>, Vec<u8>>;
+pub type Map = HashMap<Vec<u8>, Vec<u8>>;
 
 struct World {
     below: Below,
@@ -163,7 +163,7 @@ impl World {
 }
 
 /// The entries of a flush's form.
-fn entries(mut content: &[u8]) -> Map {
+pub fn entries(mut content: &[u8]) -> Map {
     let mut map = Map::new();
     while !content.is_empty() {
         let (lengths, rest) = content.split_at(8);

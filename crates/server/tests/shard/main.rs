@@ -5,6 +5,7 @@ mod below;
 mod capabilities;
 mod checkpoints;
 mod common;
+mod deltas;
 mod exports;
 mod extents;
 mod extents_below;

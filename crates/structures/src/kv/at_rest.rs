@@ -62,6 +62,17 @@ impl Heap {
         self.arena.end() - used >= (used / HOLES_FRACTION).max(HOLE_MIN)
     }
 
+    /// Moves the extents of a block that is about to leave memory together.
+    pub(super) fn pack_to_leave(&mut self, block: &mut Backing) {
+        // Each step moves at least one extent, and none twice.
+        for _ in 0..self.arena.extents() {
+            let packs = self.has_many_holes();
+            if !packs || !self.pack_some(block, HOLE_MIN, STEP, Squeeze::AtRest) {
+                return;
+            }
+        }
+    }
+
     /// If this is due and the block rests, moves some of its extents.
     pub(super) fn pack_at_rest(&mut self, block: &mut Backing, now: Time) {
         if self.at_rest.due.is_none_or(|due| due > now) {

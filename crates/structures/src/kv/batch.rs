@@ -10,7 +10,7 @@
 
 use super::accumulate::combine;
 use super::bare;
-use super::below::unanswered;
+use super::below::{Found, unanswered};
 use super::store::{Incoming, Store};
 use super::table::{Hit, Table, Value};
 use crate::{Answer, Bytes, Payload};
@@ -34,14 +34,14 @@ pub(super) fn too_much(length: usize) -> Answer {
 }
 
 /// Checked before the payload is read, because its list takes room of its own.
-fn admit_request(payload: &[u8]) -> Result<(), Answer> {
+pub(super) fn admit_request(payload: &[u8]) -> Result<(), Answer> {
     if payload.len() > KV_BATCH_BYTES_MAX {
         return Err(too_much(payload.len()));
     }
     Ok(())
 }
 
-fn admit_count(count: usize) -> Result<(), Answer> {
+pub(super) fn admit_count(count: usize) -> Result<(), Answer> {
     if count <= KV_BATCH_MAX {
         return Ok(());
     }
@@ -56,7 +56,7 @@ const REPLY_ROOM: usize = 16 * 1024;
 
 /// Whether the refused operation may succeed later or elsewhere, unchanged. An operation without room waits
 /// as a separate request does: the shard decides how long.
-fn passing(answer: &Answer) -> bool {
+pub(super) fn passing(answer: &Answer) -> bool {
     !answer.executed() || matches!(answer.status, Status::Moved | Status::OutOfMemory)
 }
 
@@ -70,14 +70,14 @@ enum ReplyContent {
 }
 
 /// The results of a reply with room for `most` bytes.
-struct BatchReply {
+pub(super) struct BatchReply {
     out: Vec<u8>,
     count: u64,
     most: usize,
 }
 
 impl BatchReply {
-    fn new(most: usize) -> BatchReply {
+    pub fn new(most: usize) -> BatchReply {
         BatchReply { out: Vec::with_capacity(most.min(REPLY_ROOM)), count: 0, most }
     }
 
@@ -87,7 +87,7 @@ impl BatchReply {
     }
 
     /// Whether there is no room for another result. The first always has room.
-    fn full(&self) -> bool {
+    pub fn full(&self) -> bool {
         self.count > 0 && self.out.len() + RESULT > self.most
     }
 
@@ -114,11 +114,35 @@ impl BatchReply {
     }
 
     /// Adds the refusal of one operation, with as much of its message as fits.
-    fn add_refusal(&mut self, refusal: &Answer) {
+    pub fn add_refusal(&mut self, refusal: &Answer) {
         let cut = refusal.args.len().min(self.room());
         let text = String::from_utf8_lossy(&refusal.args[..cut]);
         let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned();
         self.add(refusal.status, refusal.value, text.as_bytes());
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds the answer of an operation, with the bytes that it found. Returns whether the batch goes on: a
+    /// client that reads a value separately must get the value of this point.
+    pub fn add_answer(&mut self, answer: &Answer) -> bool {
+        let told = match &answer.payload {
+            Payload::Bytes(found) => self.add_found(answer.status, answer.value, found),
+            _ => {
+                self.add(answer.status, answer.value, &[]);
+                let length = answer.status == Status::ValueTooLarge;
+                if length { ReplyContent::Length } else { ReplyContent::Value }
+            }
+        };
+        told == ReplyContent::Value
+    }
+
+    /// The answer of a batch whose operations run each on its own.
+    pub fn of_batch(self) -> Answer {
+        let count = self.count;
+        Answer { args: vec![1], ..self.answer(count) }
     }
 
     fn answer(self, value: u64) -> Answer {
@@ -402,10 +426,11 @@ impl Store {
             }
             let (hash, region) = ahead[at % AHEAD];
             let hit = match self.admit_hashed(key, hash, false) {
-                Ok(()) => {
+                Ok(()) if B::ALL => {
                     let region = region.expect("INV-17: a hash of the block's range has a region");
-                    self.table.find_in(block, region, hash as u32, key)
+                    self.table.find_in(block, region, hash as u32, key).map(Found::Entry)
                 }
+                Ok(()) => self.reach(block, hash, key).expect("INV-41: its bytes were fetched"),
                 Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
                 Err(refusal) if passing(&refusal) => break,
                 Err(refusal) => {
@@ -415,11 +440,13 @@ impl Store {
             };
             let told = match hit {
                 None => reply.add_found(Status::KeyNotFound, 0, &[]),
-                Some(hit) if hit.head.extents() => {
+                Some(Found::Value(value)) => reply.add_found(Status::Ok, 0, value),
+                Some(Found::Below(range)) => reply.add_found(Status::Ok, 0, block.slice(range)),
+                Some(Found::Entry(hit)) if hit.head.extents() => {
                     reply.add(Status::ValueTooLarge, self.table.length_of(block, &hit), &[]);
                     ReplyContent::Length
                 }
-                Some(hit) => {
+                Some(Found::Entry(hit)) => {
                     reply.add_found(Status::Ok, 0, block.slice(self.table.value_of(block, &hit)))
                 }
             };
@@ -458,33 +485,28 @@ impl Store {
             if at % AHEAD == 0 {
                 ahead = prefetch_all(&self.table, block, ops[at..].iter().map(BatchOp::key));
             }
-            let told = match self.run_one(block, op, ahead[at % AHEAD].0) {
+            let goes_on = match self.run_one(block, op, ahead[at % AHEAD].0) {
                 Ok(answer) => match &answer.payload {
                     // Only operations that change nothing answer with bytes of the block.
                     Payload::Block(range) => {
                         let found = block.slice(range.clone());
-                        reply.add_found(answer.status, answer.value, found)
+                        let told = reply.add_found(answer.status, answer.value, found);
+                        told == ReplyContent::Value
                     }
-                    _ => {
-                        reply.add(answer.status, answer.value, &[]);
-                        let length = answer.status == Status::ValueTooLarge;
-                        if length { ReplyContent::Length } else { ReplyContent::Value }
-                    }
+                    _ => reply.add_answer(&answer),
                 },
-                Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
+                Err(refusal) if passing(&refusal) && reply.is_empty() => return Err(refusal),
                 Err(refusal) if passing(&refusal) => break,
                 Err(refusal) => {
                     reply.add_refusal(&refusal);
-                    ReplyContent::Value
+                    true
                 }
             };
-            // A client that reads the value separately must get the value of this point.
-            if told != ReplyContent::Value {
+            if !goes_on {
                 break;
             }
         }
-        let count = reply.count;
-        Ok(Answer { args: vec![1], ..reply.answer(count) })
+        Ok(reply.of_batch())
     }
 
     fn run_one(

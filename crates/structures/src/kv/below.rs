@@ -1,13 +1,20 @@
 //! Reads of a kv block in a lower tier, and whether it can be demoted.
 //!
 //! The table stays in memory: the region of each hash and its place are known without a read. A lookup reads
-//! one region (of a large one its index first, and then the entry), and never the whole block. A mutation
-//! needs the whole block in memory, and does not use this module.
+//! one region (of a large one its index first, and then the entry), and never the whole block. `changes.rs`
+//! has the mutations that need no more; the others need the whole block in memory.
 
 use super::KvBlock;
+use super::deltas::Delta;
 use super::store::Store;
-use crate::{Answer, Bytes, Content, Fetched, LowerTierReads, Movable, Rest, Snapshot};
+use super::table::Hit;
+use crate::{
+    Answer, Bytes, Content, Fetched, LowerTierChanges, LowerTierReads, Movable, Rest, Snapshot,
+};
+use honeycomb_types::Bug;
+use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_wire::{Op, key_hash};
+use std::ops::Range;
 
 /// Approximate bytes that are read for one operation, if fewer would suffice.
 const WANT_MAX: usize = 512 * 1024;
@@ -25,7 +32,9 @@ impl Content for KvBlock {
     /// that are still arriving, and entries outside of `range` are omitted: while a part moves, `range`
     /// decides which of the two blocks writes it.
     fn snapshot(&self, range: (u64, u64)) -> Snapshot {
-        self.partition.store.table.entries_in(range)
+        let store = &self.partition.store;
+        let deltas = store.deltas.as_deref().filter(|_| !Bug::DeltasUncopied.active());
+        store.table.entries_in(range, deltas)
     }
 
     /// A block is busy while a part of it moves, arrives or is discarded.
@@ -42,6 +51,10 @@ impl Content for KvBlock {
         Some(&self.partition.store)
     }
 
+    fn lower_tier_changes(&mut self) -> Option<&mut dyn LowerTierChanges> {
+        Some(self)
+    }
+
     fn demoted(&mut self) {
         let table = &mut self.partition.store.table;
         table.heap.demoted();
@@ -50,6 +63,11 @@ impl Content for KvBlock {
 }
 
 impl LowerTierReads for Store {
+    /// Entries of deltas have no place among those of the regions.
+    fn needs_whole(&self, op: Op) -> bool {
+        self.deltas.is_some() && matches!(op, Op::KvScan | Op::KvLength)
+    }
+
     fn read(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
         let result = match op {
             Op::KvGet => self.get(bytes, args),
@@ -63,7 +81,35 @@ impl LowerTierReads for Store {
     }
 }
 
+/// The newest value of a key.
+pub(super) enum Found<'a> {
+    /// In the block's own bytes.
+    Entry(Hit),
+    /// In a delta, in memory.
+    Value(&'a [u8]),
+    /// In a delta, at this place of the block's slot.
+    Below(Range<usize>),
+}
+
 impl Store {
+    /// The value of a key, in its deltas or in the block. The outer `None`: bytes that are needed to find it
+    /// are missing.
+    #[inline]
+    pub fn reach<B: Bytes>(&self, bytes: &B, hash: u64, key: &[u8]) -> Option<Option<Found<'_>>> {
+        if !B::ALL
+            && let Some(deltas) = &self.deltas
+            && !Bug::DeltasHidden.active()
+        {
+            match deltas.find(bytes, hash, key)? {
+                Delta::None => {}
+                Delta::Gone => return Some(None),
+                Delta::Value(value) => return Some(Some(Found::Value(value))),
+                Delta::Below(range) => return Some(Some(Found::Below(range))),
+            }
+        }
+        Some(self.table.reach(bytes, hash, key)?.map(Found::Entry))
+    }
+
     /// The number of these keys that can be answered with their values: the first ones, if they are many.
     /// `None` if bytes that they need are missing.
     pub fn reach_many(&self, bytes: &impl Bytes, keys: &[&[u8]]) -> Option<usize> {
@@ -76,10 +122,11 @@ impl Store {
                 continue;
             }
             let region = self.table.heap.regions.get(self.table.map.region_of(hash));
-            let enough = match self.table.reach(bytes, hash, key) {
+            let enough = match self.reach(bytes, hash, key) {
                 None => needs.and(false, region.lookup_bytes()),
                 Some(None) => needs.and(true, region.lookup_bytes()),
-                Some(Some(hit)) => {
+                Some(Some(Found::Value(_) | Found::Below(_))) => needs.and(true, TIER_CHUNK),
+                Some(Some(Found::Entry(hit))) => {
                     let value = self.table.value_of(bytes, &hit);
                     needs.and(bytes.wants(&value), region.lookup_bytes() + value.len())
                 }

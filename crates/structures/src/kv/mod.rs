@@ -7,7 +7,8 @@
 //! in use. Large payloads arrive through `fills.rs`; `scan.rs` reads in order; `batch.rs` runs many
 //! operations at once, and `accumulate.rs` combines values with operands. `large.rs` has the rules for values
 //! that are lists of extents in blocks of their own, and `taking.rs` deletes such a value after it was read;
-//! `below.rs` has the reads of a block in a lower tier.
+//! `below.rs` has the reads of a block in a lower tier, and `changes.rs` its changes, which become deltas
+//! (`deltas.rs`).
 //!
 //! Ranges of hashes move between blocks: `partition.rs` has the store with its moves. `planner.rs` decides
 //! when to request one, and `cut.rs` where to split; `export.rs` copies a range to another block, `import.rs`
@@ -23,7 +24,9 @@ pub(crate) mod arena;
 mod at_rest;
 mod batch;
 mod below;
+mod changes;
 mod cut;
+mod deltas;
 mod discards;
 mod export;
 mod fills;
@@ -64,6 +67,9 @@ use partition::Partition;
 pub use planner::splits_from;
 pub use scan::PAGE_MAX;
 use store::{Incoming, Store};
+
+/// The pause of an operation on a block whose deltas have no room in it yet, in microseconds.
+const RETRY_SETTLE_US: u64 = 1000;
 
 /// The longest key that a block of this size accepts.
 pub fn key_limit(block_size: usize) -> usize {
@@ -174,6 +180,9 @@ impl Ops for KvBlock {
         self.partition.store.table.heap.arena.sweep_some(block);
         self.partition.sweep(block);
         let store = &mut self.partition.store;
+        if store.deltas.is_some() && !changes::settle(store, block) {
+            return Outcome::Done(crate::busy(RETRY_SETTLE_US));
+        }
         store.table.heap.look_at_slack(operation.now);
         let result = match op {
             Op::KvGet => store.get(block, args),
@@ -226,7 +235,8 @@ impl Ops for KvBlock {
 
     fn bytes_used(&self) -> u64 {
         let Partition { store, fills, .. } = &self.partition;
-        (store.table.heap.taken() + fills.bytes() + self.adopting.bytes()) as u64
+        let deltas = store.deltas.as_ref().map_or(0, |deltas| deltas.grows);
+        (store.table.heap.taken() + deltas + fills.bytes() + self.adopting.bytes()) as u64
     }
 
     fn record_hash(&self, op: Op, args: &[u8]) -> Option<u64> {

@@ -1,6 +1,7 @@
 //! The operations of a store on one key, and the rules that they share with the others.
 
-use super::below::unanswered;
+use super::below::{Found, unanswered};
+use super::deltas::Deltas;
 use super::ownership::Ownership;
 use super::table::{Hit, Table, Value};
 use super::{bare, key_limit};
@@ -29,6 +30,8 @@ pub(super) enum Incoming<'a> {
 pub(super) struct Store {
     pub table: Table,
     pub ownership: Ownership,
+    /// The changes of a block in a lower tier that its bytes do not contain.
+    pub deltas: Option<Box<Deltas>>,
     /// The changes.
     pub events: Events,
     /// The longest value that is stored in its region.
@@ -42,6 +45,7 @@ impl Store {
         Store {
             table: Table::new(capacity, start),
             ownership: Ownership::new(start, end),
+            deltas: None,
             events: Events::default(),
             inline_max: inline_max(size as u64) as usize,
         }
@@ -130,8 +134,14 @@ impl Store {
     /// The value of a key.
     pub fn get(&self, block: &impl Bytes, key: &[u8]) -> Result<Answer, Answer> {
         let hash = self.admit(key)?;
-        let Some(found) = self.table.reach(block, hash, key) else { return Ok(unanswered()) };
-        let Some(hit) = found else { return Err(bare(Status::KeyNotFound)) };
+        let Some(found) = self.reach(block, hash, key) else { return Ok(unanswered()) };
+        let hit = match found.ok_or_else(|| bare(Status::KeyNotFound))? {
+            Found::Entry(hit) => hit,
+            Found::Value(value) => {
+                return Ok(Answer::ok(0).with(Payload::Bytes(Arc::from(value))));
+            }
+            Found::Below(range) => return Ok(Answer::ok(0).with(Payload::Block(range))),
+        };
         if hit.head.extents() {
             return Ok(self.extents_answer(block, &hit));
         }
@@ -141,14 +151,14 @@ impl Store {
     /// Whether a key has an entry, and the length of its value.
     pub fn exists(&self, block: &impl Bytes, key: &[u8]) -> Result<Answer, Answer> {
         let hash = self.admit(key)?;
-        let Some(found) = self.table.reach(block, hash, key) else { return Ok(unanswered()) };
-        Ok(match found {
-            None => Answer::ok(0),
-            Some(hit) => {
-                let length = self.table.length_of(block, &hit);
-                Answer { args: length.to_le_bytes().to_vec(), ..Answer::ok(1) }
-            }
-        })
+        let Some(found) = self.reach(block, hash, key) else { return Ok(unanswered()) };
+        let length = match found {
+            None => return Ok(Answer::ok(0)),
+            Some(Found::Entry(hit)) => self.table.length_of(block, &hit),
+            Some(Found::Value(value)) => value.len() as u64,
+            Some(Found::Below(range)) => range.len() as u64,
+        };
+        Ok(Answer { args: length.to_le_bytes().to_vec(), ..Answer::ok(1) })
     }
 
     /// Deletes the entry of a key.

@@ -16,6 +16,7 @@ use honeycomb_structures::{Answer, Rest, Snapshot};
 use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{BlockAt, Bug};
 use honeycomb_wire::Status;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A block that clients no longer reach, and that is written to a store before it is freed.
@@ -71,7 +72,7 @@ impl BlockSlot {
             let nothing = length == 0; // The block may be in a lower tier.
             let bytes = if nothing { &[] } else { self.backing.slice(0..length) };
             let copied = snapshot.copied(bytes);
-            let nothing = RetainedBytes::There { stored: None, memory: None };
+            let nothing = RetainedBytes::There { stored: Vec::new(), memory: None };
             KeptBytes::live(at, owner.structure, copied, true, nothing)
         }
     }
@@ -182,16 +183,28 @@ impl TierWork<'_> {
     }
 }
 
-/// The chunks that contain the first `length` bytes of a block on its disk. Their slot is given to no other
-/// block while the result exists. `None` for no bytes: a block that was opened in a lower tier has no slot
-/// before its first write.
-fn stored(residency: &mut Residency, length: usize, block_size: usize) -> Option<StoredBytes> {
+/// The chunks that contain the first `length` bytes of a block on its disk, and of its runs there. Their slot
+/// is given to no other block while the result exists. Empty for no bytes: a block that was opened in a lower
+/// tier has no slot before its first write.
+fn stored(residency: &mut Residency, length: usize, block_size: usize) -> Vec<StoredBytes> {
     if length == 0 {
-        return None;
+        return Vec::new();
     }
     let disk = residency.copy_mut().expect("INV-41: a block that is not in memory is on a disk");
     let hold = disk.hold();
-    let (chunks, sums) = disk.chunks(&(0..length));
-    let at = disk.slot as u64 * block_size as u64;
-    Some(StoredBytes { tier: disk.tier, at, length: chunks.end, sums, hold })
+    let mut parts = vec![disk.chunks(&(0..length.min(disk.length())))];
+    if length > disk.length() {
+        let runs = disk.runs();
+        parts.push(runs.expect("INV-61: bytes behind those of a block are its runs"));
+    }
+    let base = disk.slot as u64 * block_size as u64;
+    let part = |(chunks, sums): (Range<usize>, Vec<u32>)| StoredBytes {
+        tier: disk.tier,
+        from: chunks.start,
+        at: base + chunks.start as u64,
+        length: chunks.len(),
+        sums,
+        hold: hold.clone(),
+    };
+    parts.into_iter().map(part).collect()
 }

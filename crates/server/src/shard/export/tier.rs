@@ -12,7 +12,7 @@ use super::{NewUse, PresentUse};
 use crate::shard::Effect;
 use crate::shard::on_disk::{OnDisk, PAGE};
 use crate::shard::residency::MemoryRoom;
-use crate::shard::tiers::{BlockResidency, Doing, TierWork};
+use crate::shard::tiers::{BlockResidency, Doing, LowerReads, TierWork};
 use crate::shard::write_cache::Stay;
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::{Backing, Pin};
@@ -122,26 +122,24 @@ impl TierWork<'_> {
         let current = residency.copy().is_some_and(|disk| disk.is_current(backing, &rests));
         if (length <= floor || current) && residency.room() == MemoryRoom::Cache {
             // Nothing was written since the block was read back: its memory is freed as it is.
+            let stale = match rests {
+                // Nothing of its copy is read any more, and runs would be written behind it.
+                Rest::Whole(0) => residency.take_copy(),
+                _ => None,
+            };
             if let Some(disk) = residency.copy_mut() {
                 disk.stays(backing, length);
             }
             self.leave_memory(index);
+            if let Some(stale) = stale {
+                self.tiers.free_copy(stale, self.config.block_size);
+            }
             return Ok(());
         }
         if length == 0 {
             return Err("the block is empty");
         }
-        // A copy that is written anew from its first byte does not replace one that a flush still reads.
-        let slot = match residency.copy() {
-            Some(disk) if floor > 0 || !disk.is_read() => disk.slot,
-            _ => {
-                let slot = self.tiers.take_slot(to).ok_or("the disk has no free slot")?;
-                if let Some(old) = self.blocks.bytes_of(index).residency.take_copy() {
-                    self.tiers.free_copy(old, self.config.block_size);
-                }
-                slot
-            }
-        };
+        let slot = self.reads().slot_for(index, to)?;
         let number = self.tiers.number();
         let BlockResidency { backing, residency, .. } = self.blocks.bytes_of(index);
         let end = length.next_multiple_of(PAGE);
@@ -220,6 +218,9 @@ impl TierWork<'_> {
         };
         if length == 0 || residency.copy().is_none() {
             return refuse("the block is empty");
+        }
+        if residency.copy().is_some_and(|disk| disk.runs().is_some()) {
+            return refuse("the block has deltas behind its bytes");
         }
         if let Err(why) = self.may_change_tier(index) {
             return refuse(why);
@@ -434,5 +435,24 @@ impl TierWork<'_> {
             return;
         }
         self.out.effects.push(Effect::TierChanged { structure, at, tier: export.to });
+    }
+}
+
+impl LowerReads<'_> {
+    /// The slot to which the memory of a block is written.
+    fn slot_for(&mut self, index: usize, to: TierIx) -> Result<u32, &'static str> {
+        let BlockResidency { backing, residency, .. } = self.blocks.bytes_of(index);
+        // A copy that is written anew from its first byte does not replace one that is still read: a read
+        // would find a part of each.
+        if let Some(disk) = residency.copy()
+            && (backing.floor() > 0 || !disk.is_read() && !self.tiers.is_busy(disk))
+        {
+            return Ok(disk.slot);
+        }
+        let slot = self.tiers.take_slot(to).ok_or("the disk has no free slot")?;
+        if let Some(old) = self.blocks.bytes_of(index).residency.take_copy() {
+            self.tiers.free_copy(old, self.config.block_size);
+        }
+        Ok(slot)
     }
 }

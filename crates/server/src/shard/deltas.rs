@@ -1,0 +1,254 @@
+//! Changes of blocks in lower tiers that need no more than parts of them (ADR 0055).
+//!
+//! The structure keeps such changes in memory as deltas, and this module limits that memory: if the deltas
+//! of all blocks take more than `ShardConfig::deltas`, those of the blocks with most of them are written as
+//! runs behind the bytes of their blocks. A block with many deltas is read back into the write cache, where
+//! they are merged with its bytes, and is written anew.
+
+use super::BlockSlot;
+use super::on_disk::OnDisk;
+use super::reading::RETRY_BUFFERS_US;
+use super::request::Request;
+use super::tiers::{Doing, LowerReads, TierWork};
+use crate::authorize::routed_here;
+use crate::spill::{IoDone, IoWhat};
+use honeycomb_block::Backing;
+use honeycomb_structures::{Answer, Sealed, busy};
+use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::{BlockAt, Bug, Time};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+/// A block is read back when its deltas have this part of its own bytes ...
+const MERGE_FRACTION: usize = 4;
+/// ... and at least so many bytes.
+const MERGE_LEAST: usize = 4 * TIER_CHUNK;
+/// The pause after a run that could not be written.
+const RUN_AGAIN: Duration = Duration::from_millis(50);
+/// The pause of a writer whose block has too many deltas, in microseconds.
+const RETRY_MERGE_US: u64 = 2000;
+
+/// The memory of the deltas of a shard.
+#[derive(Debug, Default)]
+pub(super) struct DeltaPool {
+    memory: usize,
+    /// Bytes of the runs that are being written.
+    leaving: usize,
+    /// The blocks with deltas.
+    blocks: BTreeSet<BlockAt>,
+    /// After a run that could not be written, the time of the next attempt.
+    rests_until: Time,
+    /// The memory of runs that are being written.
+    pub runs: Arc<AtomicUsize>,
+}
+
+impl DeltaPool {
+    /// Counts the memory of a block's deltas.
+    pub fn recount(&mut self, slot: &mut BlockSlot, memory: usize) {
+        self.memory = self.memory - slot.deltas + memory;
+        match (slot.deltas, memory) {
+            (0, 0) => {}
+            (0, _) => _ = self.blocks.insert(slot.owner.at),
+            (_, 0) => _ = self.blocks.remove(&slot.owner.at),
+            _ => {}
+        }
+        slot.deltas = memory;
+    }
+
+    /// The same, as the structure counts it.
+    pub fn recount_of(&mut self, slot: &mut BlockSlot) {
+        let memory = slot.deltas().memory;
+        self.recount(slot, memory);
+    }
+}
+
+/// The outcome of a change.
+pub(super) enum ChangedBelow {
+    /// It needs the whole block in memory.
+    NotTaken,
+    Done(Answer),
+    /// Parts of the block are being read for it.
+    Waits,
+}
+
+impl TierWork<'_> {
+    /// Makes a change of a block in a lower tier a delta, if it can be one.
+    pub(super) fn change_below(
+        &mut self,
+        (now, clock_ms): (Time, u64),
+        index: usize,
+        request: &Request<'_>,
+        payload: &[u8],
+    ) -> ChangedBelow {
+        let Request { header, args, attributes, .. } = *request;
+        let budget = self.config.deltas;
+        let slot = self.blocks.found_mut(index);
+        if payload.len() >= budget || !slot.residency.takes_deltas() {
+            return ChangedBelow::NotTaken;
+        }
+        let length = slot.residency.copy().map_or(0, OnDisk::length);
+        let at = slot.owner.at;
+        let takes = |slot: &mut BlockSlot| {
+            slot.lower_tier_changes().is_some_and(|changes| changes.takes(header.op, args, payload))
+        };
+        if !takes(slot) {
+            return ChangedBelow::NotTaken;
+        }
+        if let Err(refusal) = routed_here(&slot.owner, header, attributes.route, args) {
+            return ChangedBelow::Done(refusal);
+        }
+        self.agenda.touch(index, &mut slot.attention);
+        slot.pace.wrote(now, payload.len());
+        if self.tiers.deltas.memory + payload.len() > 2 * budget {
+            self.reads().write_runs(now);
+            self.give_places(now);
+            return ChangedBelow::Done(busy(RETRY_BUFFERS_US));
+        }
+        let (all, most) = (slot.deltas().all, (length / MERGE_FRACTION).max(MERGE_LEAST));
+        if all >= most && slot.residency.takes_runs() {
+            self.tiers.write_cache.wants(at, true);
+            self.give_places(now);
+        }
+        if all >= 2 * most {
+            return ChangedBelow::Done(busy(RETRY_MERGE_US));
+        }
+        let parts = self.reads().parts();
+        let slot = self.blocks.found_mut(index);
+        let Some(changes) = slot.lower_tier_changes() else { return ChangedBelow::NotTaken };
+        let Some(answer) = changes.change(&parts, header.op, args, payload) else {
+            return ChangedBelow::NotTaken;
+        };
+        if !parts.is_lacking() {
+            self.tiers.deltas.recount_of(slot);
+            self.reads().write_runs(now);
+            self.give_places(now);
+            return ChangedBelow::Done(answer);
+        }
+        match self.reads().change_fetched((now, clock_ms), index, request, payload) {
+            Some(answer) => ChangedBelow::Done(answer),
+            None => ChangedBelow::Waits,
+        }
+    }
+}
+
+impl LowerReads<'_> {
+    /// If the deltas take more memory than they may, writes those of some blocks as runs.
+    pub fn write_runs(&mut self, now: Time) {
+        let (budget, pool) = (self.config.deltas, &self.tiers.deltas);
+        let over = (pool.memory.saturating_sub(pool.leaving)).saturating_sub(budget);
+        if over == 0 || now < pool.rests_until {
+            return;
+        }
+        let memory_of = |at: &BlockAt| Some((self.blocks.get_at(*at)?.deltas, *at));
+        let mut blocks: Vec<(usize, BlockAt)> = pool.blocks.iter().filter_map(memory_of).collect();
+        // The most first.
+        blocks.sort_unstable_by(|a, b| b.cmp(a));
+        let mut left = over + budget / 4;
+        for (memory, at) in blocks {
+            if left == 0 {
+                break;
+            }
+            let Some(index) = self.blocks.index(at.block) else { continue };
+            if self.write_run(index) || self.merges(index) {
+                left = left.saturating_sub(memory);
+            }
+        }
+    }
+
+    /// Writes the fresh deltas of a block as a run. False if that is impossible now, or frees little memory.
+    fn write_run(&mut self, index: usize) -> bool {
+        let size = self.config.block_size;
+        let slot = self.blocks.get_mut(index).filter(|slot| slot.residency.takes_runs());
+        let Some(slot) = slot else { return false };
+        let (at, bytes) = (slot.owner.at, slot.deltas());
+        let disk = slot.residency.copy().expect("a block without a copy takes no runs");
+        let ((from, most), tier, disk_slot) = (disk.room_for_run(size), disk.tier, disk.slot);
+        // The rest of the memory is that of places of records in runs.
+        let frees = 2 * bytes.fresh >= bytes.memory;
+        let Some(changes) = slot.lower_tier_changes().filter(|_| frees) else { return false };
+        let Some(bytes) = changes.seal(from, most) else { return false };
+        let length = bytes.len();
+        let pages = Backing::counted(length, &self.tiers.deltas.runs, &self.config.reclaimer);
+        let Ok(mut pages) = pages else {
+            changes.sealed(Sealed::Failed);
+            return false;
+        };
+        pages.slice_mut(0..length).copy_from_slice(&bytes);
+        self.tiers.deltas.recount_of(slot);
+        self.tiers.deltas.leaving += length;
+        let offset = disk_slot as u64 * size as u64 + from as u64;
+        let what = IoWhat::Write { at: offset, bytes: pages.pin(0..length) };
+        self.tiers.ask(tier, disk_slot, Doing::WriteRun { at, from, length }, what);
+        true
+    }
+
+    /// Requests that a block be read back for its deltas. False if its deltas are being written or merged.
+    fn merges(&mut self, index: usize) -> bool {
+        let slot = self.blocks.get_mut(index).filter(|slot| slot.residency.takes_runs());
+        let Some(slot) = slot else { return false };
+        let at = slot.owner.at;
+        if slot.deltas().leaving {
+            return false;
+        }
+        self.tiers.write_cache.wants(at, true);
+        true
+    }
+
+    /// Stores the deltas of a block that was read back in its memory.
+    pub fn merge_deltas(&mut self, index: usize, runs: Option<&Backing>) {
+        let slot = self.blocks.found_mut(index);
+        if slot.deltas == 0 {
+            return;
+        }
+        let from = slot.residency.copy().map_or(0, OnDisk::length);
+        let below = runs.map_or(&[][..], |runs| runs.slice(0..runs.len()));
+        let BlockSlot { structure, backing, residency, .. } = slot;
+        let changes = structure.content_mut().and_then(|content| content.lower_tier_changes());
+        changes.expect("it has deltas").merge(backing, below, from);
+        if let Some(disk) = residency.copy_mut().filter(|disk| disk.runs().is_some()) {
+            // The next run would be written over these while they may still be read: the block is written to
+            // another slot, whether or not its deltas have changed it.
+            disk.forget_runs();
+            let _ = backing.slice_mut(0..1);
+            self.tiers.counts.merged += 1;
+        }
+        self.tiers.deltas.recount_of(slot);
+        let at = slot.owner.at;
+        self.agenda.changed(at);
+    }
+
+    /// Handles the outcome of writing a run.
+    pub fn run_written(
+        &mut self,
+        now: Time,
+        (at, disk_slot): (BlockAt, u32),
+        from: usize,
+        length: usize,
+        done: IoDone,
+    ) {
+        self.tiers.deltas.leaving -= length;
+        let Some(index) = self.blocks.at_slot(at, disk_slot) else { return };
+        let Some(slot) = self.blocks.get_mut(index) else { return };
+        let outcome = match done {
+            IoDone::Written(sums) => {
+                let disk = slot.residency.copy_mut().expect("it has this slot");
+                disk.add_run(from, &sums);
+                self.tiers.counts.written += length as u64;
+                self.tiers.counts.runs.0 += 1;
+                Sealed::Written
+            }
+            _ if Bug::FailedRunCounts.active() => Sealed::Written,
+            _ => {
+                self.tiers.counts.runs.1 += 1;
+                self.tiers.deltas.rests_until = now + RUN_AGAIN;
+                Sealed::Failed
+            }
+        };
+        if let Some(changes) = slot.lower_tier_changes() {
+            changes.sealed(outcome);
+        }
+        self.tiers.deltas.recount_of(slot);
+    }
+}

@@ -1,0 +1,313 @@
+//! Changes of stores in a lower tier, which become deltas: their content is that of a map, however little
+//! memory deltas have, whatever the order of the disk's operations, and whichever of them fail.
+
+use crate::below::{BLOCKS, Below, DISK, END, at};
+use crate::kv_below::{Map, entries};
+use honeycomb_env::Entropy;
+use honeycomb_server::{IoDone, IoWhat};
+#[cfg(feature = "bug-bank")]
+use honeycomb_types::Bug;
+use honeycomb_types::{TierIx, sizes};
+use honeycomb_wire::batch::{BatchOp, put_batch, results};
+use honeycomb_wire::data::{Brings, ScanArgs, scan_entries};
+use honeycomb_wire::{Op, Status};
+
+const SIZE: usize = 256 << 10;
+
+struct World {
+    below: Below,
+    maps: Vec<Map>,
+}
+
+impl World {
+    fn new(warm: u32, deltas: usize, seed: u64) -> World {
+        let below = Below::with_deltas(SIZE, warm, deltas, seed);
+        World { below, maps: vec![Map::new(); BLOCKS as usize] }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        format!("key {}", self.below.below(40)).into_bytes()
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        // Often of the same length as the one before, so that it is written in place.
+        let length = match self.below.below(8) {
+            0 => sizes::size(self.below.rng.next_u64(), SIZE, 0, SIZE / 64),
+            1 => 0,
+            2 => self.below.below(200) as usize,
+            _ => 100,
+        };
+        let mut noise = Entropy::seeded(self.below.rng.next_u64());
+        (0..length).map(|_| noise.next_u64() as u8).collect()
+    }
+
+    /// One operation that changes a key, with its answer.
+    fn change(&mut self, block: u32) {
+        let (key, value, way) = (self.key(), self.value(), self.below.below(6));
+        let map = &self.maps[block as usize];
+        let (old, bytes) = (map.get(&key).cloned(), map.values().map(Vec::len).sum::<usize>());
+        if bytes + value.len() > SIZE / 2 {
+            return self.delete(block, &key);
+        }
+        let (there, found) = (old.is_some() as u64, old.clone().unwrap_or_default());
+        let with_mode = |mode: u8| [&[mode], &key[..]].concat();
+        let (op, args, due) = match way {
+            0 | 1 => (Op::KvPut, with_mode(0), Ok((there, vec![]))),
+            2 if old.is_some() => (Op::KvPut, with_mode(1), Err(Status::KeyExists)),
+            2 => (Op::KvPut, with_mode(1), Ok((0, vec![]))),
+            3 => (Op::KvUpsert, key.clone(), Ok((there, found))),
+            4 if old.is_none() => (Op::KvUpdate, key.clone(), Err(Status::KeyNotFound)),
+            4 => (Op::KvUpdate, key.clone(), Ok((0, found))),
+            _ => return self.batch(block),
+        };
+        let (answer, told) = self.below.run(block, op, &args, &value);
+        match due {
+            Ok(due) => {
+                assert!(
+                    (answer.status, answer.value, told) == (Status::Ok, due.0, due.1),
+                    "{op:?}"
+                );
+                self.maps[block as usize].insert(key, value);
+            }
+            Err(due) => assert_eq!(answer.status, due),
+        }
+    }
+
+    fn delete(&mut self, block: u32, key: &[u8]) {
+        let gives = self.below.below(2) as u8;
+        let (answer, told) = self.below.run(block, Op::KvDelete, &[&[gives], key].concat(), &[]);
+        match self.maps[block as usize].remove(key) {
+            Some(old) => {
+                let due = if gives == 1 { old } else { vec![] };
+                assert!((answer.status, told) == (Status::Ok, due), "another value");
+            }
+            None => assert_eq!(answer.status, Status::KeyNotFound),
+        }
+    }
+
+    fn batch(&mut self, block: u32) {
+        let pairs: Vec<(Vec<u8>, Vec<u8>)> =
+            (0..self.below.below(90)).map(|_| (self.key(), vec![7; 64])).collect();
+        let mut rest: Vec<BatchOp<'_>> = Vec::new();
+        for (n, (key, value)) in pairs.iter().enumerate() {
+            rest.push(match n % 5 {
+                0 => BatchOp::Insert { key, value },
+                1 => BatchOp::Delete { key },
+                2 => BatchOp::Swap { key, expected: Some(value), new: b"swapped" },
+                3 => BatchOp::Get { key },
+                _ => BatchOp::Put { key, value },
+            });
+        }
+        while !rest.is_empty() {
+            let (answer, told) = self.below.run(block, Op::KvBatch, &[0], &put_batch(&rest));
+            assert!(answer.status == Status::Ok && answer.value > 0, "{answer:?}");
+            let count = answer.value as usize;
+            let map = &mut self.maps[block as usize];
+            for (op, result) in rest.drain(..count).zip(results(&told, count).unwrap()) {
+                let old = map.get(op.key()).cloned();
+                let due = match op {
+                    BatchOp::Insert { .. } if old.is_some() => Status::KeyExists,
+                    BatchOp::Delete { .. } | BatchOp::Get { .. } if old.is_none() => {
+                        Status::KeyNotFound
+                    }
+                    BatchOp::Swap { expected, .. } if old.as_deref() != expected => {
+                        Status::CompareFailed
+                    }
+                    _ => Status::Ok,
+                };
+                assert_eq!(result.status, due, "{op:?}");
+                let shown = matches!(op, BatchOp::Get { .. } | BatchOp::Swap { .. });
+                let is_swapped = matches!(op, BatchOp::Swap { .. }) && due == Status::Ok;
+                assert!(
+                    !is_swapped || result.bytes.is_empty(),
+                    "a swap does not return the old value"
+                );
+                let is_get = matches!(op, BatchOp::Get { .. });
+                if shown && (due == Status::CompareFailed || is_get && due == Status::Ok) {
+                    assert_eq!(result.bytes, old.unwrap_or_default());
+                }
+                if due == Status::Ok {
+                    match op {
+                        BatchOp::Insert { key, value } | BatchOp::Put { key, value } => {
+                            _ = map.insert(key.to_vec(), value.to_vec());
+                        }
+                        BatchOp::Swap { key, new, .. } => {
+                            _ = map.insert(key.to_vec(), new.to_vec())
+                        }
+                        BatchOp::Delete { key } => _ = map.remove(key),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn get(&mut self, block: u32) {
+        let key = self.key();
+        let (answer, value) = self.below.run(block, Op::KvGet, &key, &[]);
+        match self.maps[block as usize].get(&key) {
+            Some(due) => assert!(answer.status == Status::Ok && value == *due, "another value"),
+            None => assert_eq!(answer.status, Status::KeyNotFound),
+        }
+    }
+
+    fn check_copy(&mut self, block: u32) {
+        let copy = entries(&self.below.copied(block));
+        assert!(copy == self.maps[block as usize], "a copy has other entries");
+    }
+
+    /// A scan needs all of the block in memory, where its deltas are merged.
+    fn check(&mut self, block: u32) {
+        self.check_copy(block);
+        let map = &self.maps[block as usize];
+        let (answer, _) = self.below.run(block, Op::KvLength, &[], &[]);
+        assert_eq!(answer.value, map.len() as u64);
+        let (mut cursor, mut found) = (0, Map::new());
+        loop {
+            let mut args = Vec::new();
+            let brings = Brings::keys(false);
+            ScanArgs { cursor, bytes: 16 << 10, brings, prefix: b"" }.put(&mut args);
+            let (answer, page) = self.below.run(block, Op::KvScan, &args, &[]);
+            let page = scan_entries(&page).unwrap();
+            found.extend(page.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
+            cursor = answer.value;
+            if cursor == 0 || cursor > END {
+                break;
+            }
+        }
+        assert!(found == self.maps[block as usize], "a scan finds other entries");
+    }
+
+    /// Lets the disk complete some operations; with `fails`, writes fail now and then.
+    fn steps(&mut self, fails: bool) {
+        for _ in 0..self.below.below(4) {
+            if fails && self.below.below(4) == 0 {
+                let io = self.below.shard.tiers().take_io();
+                self.below.doing.extend(io);
+                let is_write = |what: &IoWhat| matches!(what, IoWhat::Write { .. });
+                let write = self.below.doing.iter().position(|io| is_write(&io.what));
+                if let Some(at) = write {
+                    let io = self.below.doing.swap_remove(at);
+                    self.below.done.push((io.id, IoDone::Failed("it is full".to_owned())));
+                }
+            }
+            self.below.step();
+        }
+    }
+}
+
+fn is_what_maps_are(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let deltas = [1 << 10, 8 << 10, 64 << 10][seed as usize % 3];
+        let mut world = World::new(1 + seed as u32 % 2, deltas, seed);
+        for _ in 0..500 {
+            let block = world.below.below(BLOCKS.into()) as u32;
+            match world.below.below(24) {
+                0..9 => world.change(block),
+                9..11 => {
+                    let key = world.key();
+                    world.delete(block, &key);
+                }
+                11..15 => world.get(block),
+                15..18 => drop(world.below.shard.tiers().change_tier(at(block), DISK)),
+                18 if world.below.below(4) == 0 => {
+                    drop(world.below.shard.tiers().change_tier(at(block), TierIx::MEMORY));
+                }
+                18 => world.check_copy(block),
+                _ if world.below.below(8) == 0 => world.check(block),
+                _ => world.steps(seed % 2 == 1),
+            }
+        }
+        (0..BLOCKS).for_each(|block| world.check(block));
+        world.below.settle();
+        (0..BLOCKS).for_each(|block| assert!(world.below.shard.owners().free(at(block))));
+        world.below.settle();
+        assert!(world.below.shard.reports().tiers_are_quiet(), "seed {seed}: nothing is left");
+        assert_eq!(world.below.shard.reports().in_memory(), (0, 0));
+    }
+}
+
+/// Any operations, with any order of the disk's operations.
+#[test]
+fn store_with_deltas_is_what_a_map_is() {
+    is_what_maps_are(0..100);
+}
+
+/// A change of an entry wrote and read its whole block.
+#[test]
+fn changes_of_a_block_below_memory_are_written_as_runs() {
+    let mut world = World::new(1, 8 << 10, 1);
+    for n in 0..100 {
+        let (key, value) = (format!("key {n}"), vec![n as u8; 1000]);
+        let (answer, _) = world.below.run(0, Op::KvPut, &[&[0], key.as_bytes()].concat(), &value);
+        assert_eq!(answer.status, Status::Ok);
+        world.maps[0].insert(key.into_bytes(), value);
+    }
+    world.below.lower(0);
+    let before = world.below.shard.reports().tier_counts();
+    for n in 0..40 {
+        let (key, value) = (format!("key {n}"), vec![255 - n as u8; 1000]);
+        let (answer, _) = world.below.run(0, Op::KvPut, &[&[0], key.as_bytes()].concat(), &value);
+        assert_eq!((answer.status, answer.value), (Status::Ok, 1), "it replaces an entry");
+        world.maps[0].insert(key.into_bytes(), value);
+    }
+    world.below.settle();
+    let after = world.below.shard.reports().tier_counts();
+    let written = after.written - before.written;
+    assert!((1..=3 * 40 * 1000).contains(&written), "{written} bytes are written for 40,000");
+    assert!(world.below.is_below(0));
+    (0..100).for_each(|_| world.get(0));
+    world.check(0);
+}
+
+/// A block that became empty in the write cache leaves it without a write: its copy is stale, and its deltas
+/// come after it.
+#[test]
+fn empty_block_that_leaves_the_write_cache_gets_deltas() {
+    let mut world = World::new(1, 1 << 10, 2);
+    let put = |world: &mut World, block: u32, n: usize| {
+        let (key, value) = (format!("key {n}"), vec![n as u8; 300]);
+        let args = [&[0], key.as_bytes()].concat();
+        let (answer, _) = world.below.run(block, Op::KvPut, &args, &value);
+        assert_eq!(answer.status, Status::Ok);
+        world.maps[block as usize].insert(key.into_bytes(), value);
+    };
+    for block in 0..2 {
+        (0..20).for_each(|n| put(&mut world, block, n));
+        world.below.lower(block);
+    }
+    put(&mut world, 0, 0);
+    world.check(0);
+    (0..20).for_each(|n| world.delete(0, format!("key {n}").as_bytes()));
+    assert!(world.maps[0].is_empty());
+    // The other one gets the only place of the write cache.
+    put(&mut world, 1, 0);
+    world.check(1);
+    world.below.settle();
+    (0..20).for_each(|n| put(&mut world, 0, n));
+    world.below.settle();
+    let counts = world.below.shard.reports().tier_counts();
+    assert!(counts.runs.0 > 0, "its deltas are written: {counts:?}");
+    world.check(0);
+    world.check(1);
+}
+
+/// A defect makes some check fail, whichever comes first.
+#[cfg(feature = "bug-bank")]
+#[test]
+fn planted_defects_of_deltas_are_caught() {
+    for bug in [
+        Bug::DeltasHidden,
+        Bug::DeltasMergedBackwards,
+        Bug::RunLost,
+        Bug::DeltasUncopied,
+        Bug::DeltasUnjudged,
+        Bug::FailedRunCounts,
+    ] {
+        let caught = std::thread::spawn(move || {
+            Bug::arm(Some(bug));
+            is_what_maps_are(0..100);
+        });
+        assert!(caught.join().is_err(), "{bug:?} is not caught");
+    }
+}
