@@ -193,6 +193,7 @@ impl LowerReads<'_> {
             return false;
         }
         self.tiers.write_cache.wants(at, true);
+        self.tiers.look_again = Some(Time::ZERO);
         true
     }
 

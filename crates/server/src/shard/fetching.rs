@@ -350,6 +350,7 @@ impl LowerReads<'_> {
         let LowerReads { blocks, agenda, pending: all, tiers, out, .. } = self;
         RequestWork { blocks, agenda, pending: all, tiers, out }.finish(pending, answer);
         self.agenda.changed(at);
+        self.write_runs(now);
     }
 
     fn go_on_below(&mut self, now: Time, number: u64, mut fetching: Fetching) -> Option<Answer> {

@@ -4,7 +4,8 @@
 use super::common::{access, config, owner, shard};
 use honeycomb_env::{Entropy, MemoryVolume, Volume};
 use honeycomb_server::{
-    BlockOwner, Effect, Io, IoDone, IoId, KeptBytes, MoveWord, Shard, ShardConfig, VolumeParts,
+    BlockOwner, Effect, Io, IoDone, IoId, IoWhat, KeptBytes, MoveWord, Shard, ShardConfig,
+    VolumeParts,
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
@@ -43,6 +44,8 @@ pub struct Below {
     /// Blocks that requested a move, which the controller refuses later, if it answers.
     pub moves: Vec<BlockAt>,
     pub answers_moves: bool,
+    /// Whether every write fails.
+    pub fails_writes: bool,
     /// Every other effect, in order.
     pub effects: Vec<Effect>,
 }
@@ -125,6 +128,7 @@ impl Below {
             came: BTreeMap::new(),
             moves: Vec::new(),
             answers_moves: true,
+            fails_writes: false,
             effects: Vec::new(),
         }
     }
@@ -142,7 +146,12 @@ impl Below {
             let n = self.below(self.doing.len() as u64) as usize;
             let io = self.doing.swap_remove(n);
             let base = io.tier.below().unwrap() as u64 * TIER;
-            self.done.push(io.carry_out(&*self.disk, base));
+            self.done.push(match io.what {
+                IoWhat::Write { .. } if self.fails_writes => {
+                    (io.id, IoDone::Failed("the disk is full".to_owned()))
+                }
+                _ => io.carry_out(&*self.disk, base),
+            });
         } else if !self.done.is_empty() {
             let n = self.below(self.done.len() as u64) as usize;
             let (id, done) = self.done.swap_remove(n);

@@ -292,6 +292,31 @@ fn empty_block_that_leaves_the_write_cache_gets_deltas() {
     world.check(1);
 }
 
+/// Runs were tried again without a pause, and a block with one that failed was never read back.
+#[test]
+fn disk_that_writes_no_run_keeps_no_scan_waiting() {
+    let mut world = World::new(1, 1 << 10, 3);
+    let put = |world: &mut World, n: usize, byte: u8| {
+        let (key, value) = (format!("key {n}"), vec![byte; 300]);
+        let args = [&[0], key.as_bytes()].concat();
+        let (answer, _) = world.below.run(0, Op::KvPut, &args, &value);
+        assert_eq!(answer.status, Status::Ok);
+        world.maps[0].insert(key.into_bytes(), value);
+    };
+    (0..20).for_each(|n| put(&mut world, n, 1));
+    world.below.lower(0);
+    world.below.fails_writes = true;
+    (0..5).for_each(|n| put(&mut world, n, 2));
+    world.below.settle();
+    let counts = world.below.shard.reports().tier_counts();
+    assert!(counts.runs.0 == 0 && (1..10).contains(&counts.runs.1), "{counts:?}");
+    world.check(0);
+    world.below.fails_writes = false;
+    (0..20).for_each(|n| put(&mut world, n, 3));
+    world.below.settle();
+    world.check(0);
+}
+
 /// A defect makes some check fail, whichever comes first.
 #[cfg(feature = "bug-bank")]
 #[test]
