@@ -4,7 +4,7 @@ import struct
 
 from peer import STATUS, U32, U64, put
 
-KINDS = {"get": 0, "put": 1, "insert": 2, "delete": 3, "swap": 4, "accumulate": 5}
+KINDS = {"get": 0, "put": 1, "insert": 2, "delete": 3, "swap": 4, "accumulate": 5, "set": 6}
 FUNCTIONS = {
     "sum i64": 1,
     "min i64": 2,
@@ -26,7 +26,7 @@ def short(data: bytes) -> bytes:
 def operation_bytes(op: dict) -> bytes:
     kind = op["kind"]
     out = bytes([KINDS[kind]]) + short(op["key"])
-    if kind in ("put", "insert"):
+    if kind in ("put", "set", "insert"):
         return out + put("bytes", op["value"])
     if kind == "swap":
         expected = op["expected"]
@@ -90,6 +90,7 @@ def bits(x: float) -> int:
 OPERATIONS = [
     {"kind": "get", "key": b"{user7}name"},
     {"kind": "put", "key": b"k", "value": b"Ada"},
+    {"kind": "set", "key": b"k", "value": b"Ada"},
     {"kind": "insert", "key": b"\0{\xff", "value": b""},
     {"kind": "delete", "key": b"k"},
     {"kind": "swap", "key": b"k", "expected": b"", "new": b"new"},
@@ -101,6 +102,7 @@ OPERATIONS = [
 RESULTS = [
     ("Ok", 0, b"Grace"),
     ("Ok", 1, b""),
+    ("Ok", 0, b""),
     ("KeyExists", 0, b""),
     ("KeyNotFound", 0, b""),
     ("CompareFailed", 1, b"found"),

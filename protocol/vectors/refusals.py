@@ -363,6 +363,7 @@ def bad_bodies() -> list:
     body("FileRead: long", "FileRead", "request", bytes(13))
     body("KvPut: no mode", "KvPut", "request", b"", b"value")
     body("KvPut: mode 2", "KvPut", "request", b"\2key", b"value")
+    body("KvPut: mode 4", "KvPut", "request", b"\4key", b"value")
     body("KvPutExtents: mode 3", "KvPutExtents", "request", b"\3key", bytes(28))
     body("KvPutExtents: no old list", "KvPutExtents", "request", b"\2key", bytes(3))
     long = b"\x1d\0\0\0" + bytes(28)

@@ -134,7 +134,7 @@ DATA_LAYOUTS = {
         "value: how many were held; args: 1 or 0 for each",
     ),
     "KvGet": ("key", "-", "payload: the value; Extents: value: length, payload: as KvPutExtents"),
-    "KvPut": ("mode u8, key", "the value", "value: 1 replaced, 0 new"),
+    "KvPut": ("mode u8, key", "the value", "value: 1 replaced, else 0"),
     "KvPutExtents": (
         "mode u8, key",
         "in mode 2 bytes u32 and the old list; block u64, epoch u64, id u64, length u32 of each extent",

@@ -26,6 +26,7 @@ PUT: Final = 1
 ADD: Final = 2
 DELETE: Final = 3
 SWAP: Final = 4
+SET: Final = 5
 ACCUMULATE: Final = 16
 
 
@@ -147,6 +148,10 @@ class Batch:
     def put(self, key: Key, value: Value) -> Result[bool]:
         """Stores an entry. Result: whether it replaced one."""
         return self._ask(PUT, key, as_value(value))
+
+    def set(self, key: Key, value: Value) -> Result[None]:
+        """Stores an entry, without asking whether it replaces one; see :meth:`honeycomb.Kv.set`."""
+        return self._ask(SET, key, as_value(value))
 
     def add(self, key: Key, value: Value) -> Result[bool]:
         """Stores an entry if there is none; otherwise fails with

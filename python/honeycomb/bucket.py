@@ -60,14 +60,14 @@ class Bucket(Remote):
     def put(self, name: str, data: Value) -> None:
         """Stores an object, and replaces an object of the same name. Accepts any bytes-like object and
         does not copy it first."""
-        self.kv.put(name, data)
+        self.kv.set(name, data)
 
     def put_file(self, name: str, path: str | os.PathLike[str]) -> int:
         """Stores the contents of a file of this machine. Returns their number of bytes."""
         with Path(path).open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 data = file.read()  # a pipe, an empty file, or a file that cannot be mapped
-                self.kv.put(name, data)
+                self.kv.set(name, data)
                 return len(data)
             with (
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,

@@ -208,13 +208,14 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
     @overload
     def update(self, key: Key, value: Value, /) -> bytes: ...
     def update(self, entries: Any = (), value: Any = _MISSING, /) -> bytes | None:
-        """``update(mapping)`` stores all entries, each independently, many at a time as
-        :meth:`multi_put` does; ``update(key, value)`` is :meth:`replace`."""
+        """``update(mapping)`` stores all entries, each independently, many at a time: as
+        :meth:`multi_put`, but it does not say how many it replaced, as :meth:`set`.
+        ``update(key, value)`` is :meth:`replace`."""
         if value is not _MISSING:
             return self.replace(entries, value)
         pairs = iter(entries.items() if isinstance(entries, Mapping) else entries)
         while some := list(islice(pairs, UPDATE_ENTRIES)):
-            self.multi_put(some)
+            self._set_many(some)
         return None
 
     def batch(self) -> Batch:

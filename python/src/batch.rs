@@ -43,6 +43,7 @@ pub fn op<'a>((kind, key, first, second): &'a BatchOperation<'_>) -> PyResult<Ba
             let expected = first.as_ref().map(Data::slice);
             BatchOp::Swap { key, expected, new: brought(second)? }
         }
+        5 => BatchOp::Set { key, value: brought(first)? },
         kind if *kind > ACCUMULATE => {
             let function = function_of(kind - ACCUMULATE)?;
             BatchOp::Accumulate { key, function, operand: brought(first)? }
@@ -85,6 +86,7 @@ pub fn done(py: Python<'_>, done: Done) -> PyResult<Py<PyAny>> {
     match done {
         Done::Read(value) => Ok(bytes_or_none(py, value)),
         Done::Stored(yes) | Done::Deleted(yes) => yes.into_py_any(py),
+        Done::Set => Ok(py.None()),
         Done::Swapped(swap) => {
             let (swapped, found) = match swap {
                 Swap::Done => (true, None),

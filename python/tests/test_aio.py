@@ -142,6 +142,9 @@ def test_a_whole_program(cluster: honeycomb.Client) -> None:
 
                 kv = await job.kv("T1:kv", blocks=2)
                 assert not await kv.put("a", b"1") and await kv["a"] == b"1"
+                await asyncio.gather(*(kv.set("a", str(n).encode()) for n in range(20)))
+                assert await kv["a"] == b"19"
+                await kv.set("a", b"1")
                 assert await kv.get("b") is None and await kv.get("b", 7) == 7
                 async with kv.batch() as batch:
                     old = batch.get("a")

@@ -63,6 +63,20 @@ def test_updates_of_both_kinds(kv: honeycomb.Kv) -> None:
     with pytest.raises(errors.KeyExists):
         kv.add("f", b"9")
     assert kv["f"] == b"8"
+    assert kv.set("e", b"8") is None and kv.set("g", b"9") is None  # type: ignore[func-returns-value]
+    assert (kv["e"], kv["g"]) == (b"8", b"9")
+    large = bytes(kv.plain_limit + 1)
+    kv.set("e", large)
+    assert kv["e"] == large
+    with pytest.raises(errors.ValueTooLarge):
+        kv.set("e", bytes(kv.value_limit + 1))
+    with kv.batch() as batch:
+        told = [batch.set("g", b"10"), batch.set("h", large)]
+    assert [one.value for one in told] == [None, None]
+    assert kv.multi_get(["e", "g", "h"]) == [large, b"10", large]
+    with kv.atomic("t") as atomic:
+        stored = atomic.set("i", b"11")
+    assert stored.value is None and kv["{t}i"] == b"11"
 
 
 def test_compare_and_swap(kv: honeycomb.Kv) -> None:

@@ -29,6 +29,7 @@ fn parts(did: Did) -> (&'static str, Option<u64>, Option<u64>, Value) {
         Did::Put(new, replaced) => {
             ("put", Some(new), None, told(replaced, |r| json!({ "was": r })))
         }
+        Did::Set(new) => ("put", Some(new), None, Value::Null),
         Did::Insert(new, done) => ("insert", Some(new), None, told(done, |d| json!({ "done": d }))),
         Did::Delete(found) => ("delete", None, None, told(found, |f| json!({ "was": f }))),
         Did::Update(new, old) => ("update", Some(new), None, told(old, |o| json!({ "found": o }))),

@@ -20,6 +20,8 @@ pub enum Did {
     Get(Option<u64>),
     /// A write that replaces; whether it replaced a value.
     Put(u64, Option<bool>),
+    /// A write that replaces, and does not say what.
+    Set(u64),
     /// A write of an absent key; whether it was done.
     Insert(u64, Option<bool>),
     /// A removal; whether there was a value.
@@ -80,6 +82,7 @@ impl Asked for Did {
                 right(replaced.is_none_or(|r| r == state.is_some()))?;
                 Some(new)
             }
+            Did::Set(new) => Some(new),
             Did::Insert(new, done) => {
                 right(done.is_none_or(|d| d == state.is_none()))?;
                 if state.is_none() { Some(new) } else { state }

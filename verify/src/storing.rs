@@ -11,7 +11,7 @@ use honeycomb_env::Entropy;
 use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, MANY_BYTES_MAX};
 use honeycomb_types::{StructureId, Time};
 use honeycomb_wire::batch::{BatchOp, BatchResult, RESULT, put_batch, put_keys, results};
-use honeycomb_wire::data::{Brings, ScanArgs, Scanned, SwapArgs, scanned as page_entries};
+use honeycomb_wire::data::{Brings, PutMode, ScanArgs, Scanned, SwapArgs, scanned as page_entries};
 use honeycomb_wire::extents::{PutExtents, StoredWhen};
 use honeycomb_wire::stored::{Function, NUMBER, Stored, accumulate_args};
 use honeycomb_wire::{Field, Op, ReplyHeader, Status, key_hash};
@@ -136,7 +136,7 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
                     };
                 }
                 did = match (turn, did) {
-                    (0, Did::Put(..) | Did::Delete(_)) => did,
+                    (0, Did::Put(..) | Did::Set(_) | Did::Delete(_)) => did,
                     _ => Did::Get(None),
                 };
             }
@@ -150,7 +150,7 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
                 }
             };
             let did = match did {
-                Did::Put(new, None) if large => Did::Put(number(new), None),
+                Did::Put(new, None) | Did::Set(new) if large => Did::Put(number(new), None),
                 Did::Insert(new, None) if large => Did::Insert(number(new), None),
                 other => other,
             };
@@ -219,7 +219,10 @@ fn sized(number: u64, length: usize) -> u64 {
 fn last_written(known: &Known, key: &[u8]) -> Option<u64> {
     let history = known.history.get(key)?;
     history.iter().rev().find_map(|op| match op.did {
-        Did::Put(new, _) | Did::Upsert(new, _) | Did::Swap(_, new, Some(Ok(()))) => Some(new),
+        Did::Put(new, _)
+        | Did::Set(new)
+        | Did::Upsert(new, _)
+        | Did::Swap(_, new, Some(Ok(()))) => Some(new),
         _ => None,
     })
 }
@@ -280,7 +283,8 @@ fn choose_drawn(
     let old = last_written(known, &key).filter(|number| number & LARGE == 0);
     let did = match rng.below(16) {
         0..8 if shrinks => Did::Delete(None),
-        0..7 => Did::Put(new, None),
+        0..4 => Did::Put(new, None),
+        4..7 => Did::Set(new),
         7 => Did::Insert(new, None),
         8 => Did::Delete(None),
         9 => Did::Update(new, None),
@@ -328,7 +332,8 @@ fn choose_one(
         3 if counter => Did::Delete(None),
         _ if counter => Did::Add(new, None),
         0..4 => Did::Get(None),
-        4..6 => Did::Put(new, None),
+        4 => Did::Put(new, None),
+        5 => Did::Set(new),
         6 => Did::Insert(new, None),
         7 => Did::Delete(None),
         8 => Did::Update(new, None),
@@ -451,8 +456,9 @@ fn lay_out_one(key: &[u8], did: Did) -> (Op, Vec<u8>, Vec<u8>) {
         // The list is not known yet.
         Did::Put(new, _) if new & LARGE != 0 => (Op::KvPutExtents, mode(0), Vec::new()),
         Did::Insert(new, _) if new & LARGE != 0 => (Op::KvPutExtents, mode(1), Vec::new()),
-        Did::Put(new, _) => (Op::KvPut, mode(0), value(new)),
-        Did::Insert(new, _) => (Op::KvPut, mode(1), value(new)),
+        Did::Put(new, _) => (Op::KvPut, mode(PutMode::Always as u8), value(new)),
+        Did::Set(new) => (Op::KvPut, mode(PutMode::Blind as u8), value(new)),
+        Did::Insert(new, _) => (Op::KvPut, mode(PutMode::Absent as u8), value(new)),
         Did::Delete(_) => (Op::KvDelete, mode(0), Vec::new()),
         Did::Update(new, _) => (Op::KvUpdate, key.to_vec(), value(new)),
         Did::Upsert(new, _) => (Op::KvUpsert, key.to_vec(), value(new)),
@@ -476,7 +482,7 @@ fn lay_out_one(key: &[u8], did: Did) -> (Op, Vec<u8>, Vec<u8>) {
 /// The values in an operation of a batch: the expected one and the new one.
 fn bring(did: Did) -> [Vec<u8>; 2] {
     match did {
-        Did::Put(new, _) | Did::Insert(new, _) => [Vec::new(), value(new)],
+        Did::Put(new, _) | Did::Set(new) | Did::Insert(new, _) => [Vec::new(), value(new)],
         Did::Swap(from, to, _) => [from.map(value).unwrap_or_default(), value(to)],
         Did::Add(n, _) => [Vec::new(), n.to_le_bytes().to_vec()],
         _ => [Vec::new(), Vec::new()],
@@ -487,6 +493,7 @@ fn batch_op<'a>(key: &'a [u8], did: Did, [expected, new]: &'a [Vec<u8>; 2]) -> B
     match did {
         Did::Get(_) => BatchOp::Get { key },
         Did::Put(..) => BatchOp::Put { key, value: new },
+        Did::Set(_) => BatchOp::Set { key, value: new },
         Did::Insert(..) => BatchOp::Insert { key, value: new },
         Did::Delete(_) => BatchOp::Delete { key },
         Did::Swap(from, ..) => {
@@ -610,6 +617,8 @@ fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String>
         Did::Get(_) if absent => Did::Get(None),
         Did::Get(_) => Did::Get(Some(number(found)?)),
         Did::Put(new, _) => Did::Put(new, Some(header.value == 1)),
+        Did::Set(_) if header.value != 0 => return Err("a set told more than its success".into()),
+        Did::Set(new) => Did::Set(new),
         Did::Insert(new, _) => Did::Insert(new, Some(ok)),
         Did::Delete(_) => Did::Delete(Some(ok)),
         Did::Update(new, _) if absent => Did::Update(new, Some(None)),

@@ -31,6 +31,8 @@ pub enum Done {
     Read(Option<Vec<u8>>),
     /// Stored; whether an entry was replaced.
     Stored(bool),
+    /// Stored; whether an entry was replaced was not asked.
+    Set,
     /// Whether there was an entry to delete.
     Deleted(bool),
     /// The result of a compare-and-swap.
@@ -276,6 +278,13 @@ impl Kv {
         done.map(|done| done.map(|done| done == Done::Stored(true))).collect()
     }
 
+    /// As `multi_put`, without the answer whether an entry was replaced, as `set`.
+    pub fn multi_set(&self, entries: &[(&[u8], &[u8])]) -> Vec<Result<(), Error>> {
+        let ops: Vec<BatchOp<'_>> =
+            entries.iter().map(|&(key, value)| BatchOp::Set { key, value }).collect();
+        self.batch(&ops).into_iter().map(|done| done.map(drop)).collect()
+    }
+
     /// Deletes many keys independently. Returns for each whether there was an entry, or its error.
     pub fn multi_delete(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
         let ops: Vec<BatchOp<'_>> = keys.iter().map(|&key| BatchOp::Delete { key }).collect();
@@ -300,7 +309,9 @@ impl Kv {
             payload: &|group| put_batch(&group.iter().map(|i| ops[*i]).collect::<Vec<_>>()),
             size: &|index| match &ops[index] {
                 // Too large for its block, and hence for a batch request.
-                BatchOp::Put { value, .. } | BatchOp::Insert { value, .. }
+                BatchOp::Put { value, .. }
+                | BatchOp::Set { value, .. }
+                | BatchOp::Insert { value, .. }
                     if value.len() > self.plain_limit() =>
                 {
                     KV_BATCH_BYTES_MAX + 1
@@ -701,6 +712,7 @@ impl Kv {
             (BatchOp::Get { .. }, Status::Ok) => Done::Read(Some(bytes.to_vec())),
             (BatchOp::Get { .. }, Status::KeyNotFound) => Done::Read(None),
             (BatchOp::Put { .. } | BatchOp::Insert { .. }, Status::Ok) => Done::Stored(value == 1),
+            (BatchOp::Set { .. }, Status::Ok) => Done::Set,
             (BatchOp::Delete { .. }, Status::Ok) => Done::Deleted(true),
             (BatchOp::Delete { .. }, Status::KeyNotFound) => Done::Deleted(false),
             (BatchOp::Swap { .. }, Status::Ok) => Done::Swapped(Swap::Done),
@@ -725,6 +737,10 @@ impl Kv {
                 Done::Read(found.then_some(value))
             }
             BatchOp::Put { key, value } => Done::Stored(self.put(key, value)?),
+            BatchOp::Set { key, value } => {
+                self.set(key, value)?;
+                Done::Set
+            }
             BatchOp::Insert { key, value } => {
                 self.insert(key, value)?;
                 Done::Stored(false)

@@ -8,7 +8,7 @@ use crate::route::Target;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{KEY_MAX, KV_BATCH_BYTES_MAX};
 use honeycomb_wire::batch::BatchOp;
-use honeycomb_wire::data::SwapArgs;
+use honeycomb_wire::data::{PutMode, SwapArgs};
 use honeycomb_wire::stored::{Function, Stored, accumulate_args, function_and_key};
 use honeycomb_wire::{Op, Status, key_hash};
 use std::collections::VecDeque;
@@ -145,7 +145,9 @@ impl Kv {
         }
         let bytes = match op {
             BatchOp::Get { .. } | BatchOp::Delete { .. } => 0,
-            BatchOp::Put { value, .. } | BatchOp::Insert { value, .. } => value.len(),
+            BatchOp::Put { value, .. }
+            | BatchOp::Set { value, .. }
+            | BatchOp::Insert { value, .. } => value.len(),
             BatchOp::Swap { expected, new, .. } => expected.map_or(0, <[u8]>::len) + new.len(),
             BatchOp::Accumulate { operand, .. } => operand.len(),
         };
@@ -168,16 +170,9 @@ impl<K> PipedRequest<K> {
         self.payload.clear();
         self.op = match op {
             BatchOp::Get { .. } => Op::KvGet,
-            BatchOp::Put { value, .. } => {
-                self.args.push(0);
-                self.payload.extend_from_slice(value);
-                Op::KvPut
-            }
-            BatchOp::Insert { value, .. } => {
-                self.args.push(1);
-                self.payload.extend_from_slice(value);
-                Op::KvPut
-            }
+            BatchOp::Put { value, .. } => self.put(PutMode::Always, value),
+            BatchOp::Set { value, .. } => self.put(PutMode::Blind, value),
+            BatchOp::Insert { value, .. } => self.put(PutMode::Absent, value),
             BatchOp::Delete { .. } => {
                 self.args.push(0);
                 Op::KvDelete
@@ -197,6 +192,12 @@ impl<K> PipedRequest<K> {
             }
         };
         self.args.extend_from_slice(key);
+    }
+
+    fn put(&mut self, mode: PutMode, value: &[u8]) -> Op {
+        self.args.push(mode as u8);
+        self.payload.extend_from_slice(value);
+        Op::KvPut
     }
 
     /// The key, after the bytes that precede it in the arguments.
@@ -222,6 +223,7 @@ impl<K: Deref<Target = Kv>> Landed<K> {
             Op::KvPut if status == Status::KeyExists => {
                 return Err(kv.about(Status::KeyExists, asked.key(), "already has a value"));
             }
+            Op::KvPut if asked.args[0] == PutMode::Blind as u8 => Done::Set,
             Op::KvPut => Done::Stored(number == 1),
             Op::KvDelete => Done::Deleted(status == Status::Ok),
             Op::KvCompareAndSwap if status == Status::CompareFailed => {

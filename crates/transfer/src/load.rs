@@ -347,9 +347,9 @@ fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Resu
         let (key, value) = entry.map_err(of_flush)?;
         bytes += (key.len() + value.len()) as u64 + 8;
         if value.len() > kv.plain_limit() {
-            kv.put(&key, &value)?;
+            kv.set(&key, &value)?;
         } else {
-            pipeline.ask(BatchOp::Put { key: &key, value: &value });
+            pipeline.ask(BatchOp::Set { key: &key, value: &value });
         }
         while pipeline.len() >= ANSWERS {
             pipeline.next().transpose()?;

@@ -299,11 +299,13 @@ pub enum Bug {
     DeltasUnjudged = 138,
     /// A run that could not be written counts as written (INV-61).
     FailedRunCounts = 139,
+    /// A change that does not know the old entry counts no growth of its block (INV-61).
+    BlindUncounted = 140,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 139] = [
+    pub const ALL: [Bug; 140] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -443,6 +445,7 @@ impl Bug {
         Bug::DeltasUncopied,
         Bug::DeltasUnjudged,
         Bug::FailedRunCounts,
+        Bug::BlindUncounted,
     ];
 }
 

@@ -28,6 +28,13 @@ pub enum BatchOp<'a> {
         /// Its value.
         value: &'a [u8],
     },
+    /// As `Put`, but the result does not say whether there was one, so that none needs to be read.
+    Set {
+        /// Its key.
+        key: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+    },
     /// Stores an entry if there is none.
     Insert {
         /// Its key.
@@ -86,6 +93,7 @@ impl<'a> BatchOp<'a> {
         match *self {
             BatchOp::Get { key }
             | BatchOp::Put { key, .. }
+            | BatchOp::Set { key, .. }
             | BatchOp::Insert { key, .. }
             | BatchOp::Delete { key }
             | BatchOp::Swap { key, .. }
@@ -97,7 +105,9 @@ impl<'a> BatchOp<'a> {
     pub fn size(&self) -> usize {
         let more = match self {
             BatchOp::Get { .. } | BatchOp::Delete { .. } => 0,
-            BatchOp::Put { value, .. } | BatchOp::Insert { value, .. } => 4 + value.len(),
+            BatchOp::Put { value, .. }
+            | BatchOp::Set { value, .. }
+            | BatchOp::Insert { value, .. } => 4 + value.len(),
             BatchOp::Swap { expected, new, .. } => {
                 9 + expected.unwrap_or_default().len() + new.len()
             }
@@ -115,12 +125,15 @@ impl<'a> BatchOp<'a> {
             BatchOp::Delete { .. } => 3,
             BatchOp::Swap { .. } => 4,
             BatchOp::Accumulate { .. } => 5,
+            BatchOp::Set { .. } => 6,
         };
         kind.put(out);
         put_short(out, self.key());
         match *self {
             BatchOp::Get { .. } | BatchOp::Delete { .. } => {}
-            BatchOp::Put { value, .. } | BatchOp::Insert { value, .. } => put_long(out, value),
+            BatchOp::Put { value, .. }
+            | BatchOp::Set { value, .. }
+            | BatchOp::Insert { value, .. } => put_long(out, value),
             BatchOp::Swap { expected, new, .. } => {
                 expected.is_some().put(out);
                 put_long(out, expected.unwrap_or_default());
@@ -147,6 +160,7 @@ impl<'a> BatchOp<'a> {
                 BatchOp::Swap { key, expected: present.then_some(expected), new: get_long(r)? }
             }
             5 => BatchOp::Accumulate { key, function: Function::get(r)?, operand: get_long(r)? },
+            6 => BatchOp::Set { key, value: get_long(r)? },
             _ => return Err(r.malformed("no operation of a batch has this number")),
         })
     }
@@ -277,6 +291,7 @@ mod tests {
         vec![
             BatchOp::Get { key: b"a" },
             BatchOp::Put { key: b"", value: b"one" },
+            BatchOp::Set { key: b"b", value: b"two" },
             BatchOp::Insert { key: b"b", value: b"" },
             BatchOp::Delete { key: b"\0\xff" },
             BatchOp::Swap { key: b"c", expected: Some(b""), new: b"new" },

@@ -51,7 +51,33 @@ pub fn acks(args: &[u8]) -> Result<Vec<(LaneId, Sequence)>, Malformed> {
     Ok(acks)
 }
 
-/// Splits the one-byte mode from the key in the arguments of `KvPut` and `KvDelete`.
+/// When a `KvPut` stores its value, and what its answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PutMode {
+    /// Always. The answer says whether an entry was replaced.
+    Always = 0,
+    /// Only if the key has no entry.
+    Absent = 1,
+    /// Always. The answer does not say whether an entry was replaced, so that none needs to be read.
+    Blind = 3,
+}
+
+impl PutMode {
+    /// Splits the mode from the key in the arguments of a `KvPut`.
+    pub fn and_key(args: &[u8]) -> Result<(PutMode, &[u8]), Malformed> {
+        let mut r = Reader::new(args);
+        let mode = match u8::get(&mut r)? {
+            0 => PutMode::Always,
+            1 => PutMode::Absent,
+            3 => PutMode::Blind,
+            _ => return Err(r.malformed("a put has no such mode")),
+        };
+        Ok((mode, r.rest()))
+    }
+}
+
+/// Splits the one-byte mode from the key in the arguments of `KvDelete`.
 pub fn mode_and_key(args: &[u8]) -> Result<(bool, &[u8]), Malformed> {
     let mut r = Reader::new(args);
     let mode = bool::get(&mut r)?;

@@ -14,6 +14,7 @@ from honeycomb._batch import (
     FUNCTIONS,
     GET,
     PUT,
+    SET,
     SWAP,
     Key,
     Value,
@@ -30,7 +31,7 @@ class KvBase(RemoteTwin[Kv]):
     """The twin of :class:`honeycomb.Kv`; ``blocking`` is the blocking store.
 
     ``await kv["key"]`` and ``async for key in kv`` work. The other operators of a dictionary have named
-    methods: :meth:`put`, :meth:`delete`, :meth:`contains`, :meth:`length`. A mutation whose task is
+    methods: :meth:`set`, :meth:`delete`, :meth:`contains`, :meth:`length`. A mutation whose task is
     cancelled may or may not take effect.
 
     Single gets and changes that tasks request in one iteration of the event loop are sent together and
@@ -82,6 +83,10 @@ class KvBase(RemoteTwin[Kv]):
         if replaced is NotImplemented:
             return await run(lambda: self.blocking.put(key, value))
         return bool(replaced)
+
+    async def _do_set(self, key: Key, value: Value) -> None:
+        if await self._piped(SET, key, as_value(value)) is NotImplemented:
+            await run(lambda: self.blocking.set(key, value))
 
     async def _do_add(self, key: Key, value: Value) -> None:
         if await self._piped(ADD, key, as_value(value)) is NotImplemented:

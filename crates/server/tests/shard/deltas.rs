@@ -9,7 +9,7 @@ use honeycomb_server::{IoDone, IoWhat};
 use honeycomb_types::Bug;
 use honeycomb_types::{TierIx, sizes};
 use honeycomb_wire::batch::{BatchOp, put_batch, results};
-use honeycomb_wire::data::{Brings, ScanArgs, scan_entries};
+use honeycomb_wire::data::{Brings, PutMode, ScanArgs, scan_entries};
 use honeycomb_wire::{Op, Status};
 
 const SIZE: usize = 256 << 10;
@@ -52,7 +52,8 @@ impl World {
         let (there, found) = (old.is_some() as u64, old.clone().unwrap_or_default());
         let with_mode = |mode: u8| [&[mode], &key[..]].concat();
         let (op, args, due) = match way {
-            0 | 1 => (Op::KvPut, with_mode(0), Ok((there, vec![]))),
+            0 => (Op::KvPut, with_mode(0), Ok((there, vec![]))),
+            1 => (Op::KvPut, with_mode(PutMode::Blind as u8), Ok((0, vec![]))),
             2 if old.is_some() => (Op::KvPut, with_mode(1), Err(Status::KeyExists)),
             2 => (Op::KvPut, with_mode(1), Ok((0, vec![]))),
             3 => (Op::KvUpsert, key.clone(), Ok((there, found))),
@@ -90,11 +91,12 @@ impl World {
             (0..self.below.below(90)).map(|_| (self.key(), vec![7; 64])).collect();
         let mut rest: Vec<BatchOp<'_>> = Vec::new();
         for (n, (key, value)) in pairs.iter().enumerate() {
-            rest.push(match n % 5 {
+            rest.push(match n % 6 {
                 0 => BatchOp::Insert { key, value },
                 1 => BatchOp::Delete { key },
                 2 => BatchOp::Swap { key, expected: Some(value), new: b"swapped" },
                 3 => BatchOp::Get { key },
+                4 => BatchOp::Set { key, value },
                 _ => BatchOp::Put { key, value },
             });
         }
@@ -128,7 +130,9 @@ impl World {
                 }
                 if due == Status::Ok {
                     match op {
-                        BatchOp::Insert { key, value } | BatchOp::Put { key, value } => {
+                        BatchOp::Insert { key, value }
+                        | BatchOp::Put { key, value }
+                        | BatchOp::Set { key, value } => {
                             _ = map.insert(key.to_vec(), value.to_vec());
                         }
                         BatchOp::Swap { key, new, .. } => {
@@ -260,6 +264,41 @@ fn changes_of_a_block_below_memory_are_written_as_runs() {
     world.check(0);
 }
 
+/// A change that asks nothing reads nothing, and counts as a new entry: a block that is almost full is read
+/// back before it has too many of them.
+fn sets_read_nothing_and_have_room(seed: u64) {
+    let mut world = World::new(1, 64 << 10, seed);
+    let set = |world: &mut World, n: u64, byte: u8, mode: PutMode| {
+        let (key, value) = (format!("key {n}"), vec![byte; 1000]);
+        let args = [&[mode as u8], key.as_bytes()].concat();
+        let (answer, _) = world.below.run(0, Op::KvPut, &args, &value);
+        if answer.status == Status::Ok {
+            world.maps[0].insert(key.into_bytes(), value);
+        }
+        answer.status == Status::Ok
+    };
+    let full = SIZE as u64 / 1000 * (55 + seed) / 100;
+    (0..full).for_each(|n| assert!(set(&mut world, n, 1, PutMode::Always)));
+    world.below.lower(0);
+    let before = world.below.shard.reports().tier_counts();
+    assert!(set(&mut world, 0, 2, PutMode::Blind));
+    let after = world.below.shard.reports().tier_counts();
+    assert_eq!(after.read, before.read, "nothing is read");
+    let mut n = full;
+    while set(&mut world, n, 3, PutMode::Blind) {
+        assert!(n < SIZE as u64 / 1000, "the block takes more than its size");
+        n += 1;
+    }
+    world.check(0);
+    (0..full).for_each(|n| assert!(set(&mut world, n, 4, PutMode::Blind)));
+    world.check(0);
+}
+
+#[test]
+fn sets_of_a_block_below_memory_read_nothing_and_have_room() {
+    (0..15).for_each(sets_read_nothing_and_have_room);
+}
+
 /// A block that became empty in the write cache leaves it without a write: its copy is stale, and its deltas
 /// come after it.
 #[test]
@@ -328,10 +367,12 @@ fn planted_defects_of_deltas_are_caught() {
         Bug::DeltasUncopied,
         Bug::DeltasUnjudged,
         Bug::FailedRunCounts,
+        Bug::BlindUncounted,
     ] {
         let caught = std::thread::spawn(move || {
             Bug::arm(Some(bug));
             is_what_maps_are(0..100);
+            (0..15).for_each(sets_read_nothing_and_have_room);
         });
         assert!(caught.join().is_err(), "{bug:?} is not caught");
     }

@@ -280,6 +280,7 @@ impl<'a> WriteSet<'a> {
             }
             BatchOp::Delete { .. } => (None, 0),
             BatchOp::Put { value, .. } => (Some(Cow::Borrowed(value)), there),
+            BatchOp::Set { value, .. } => (Some(Cow::Borrowed(value)), 0),
             BatchOp::Insert { .. } if found.is_some() => return Err(Ok(bare(Status::KeyExists))),
             BatchOp::Insert { value, .. } => (Some(Cow::Borrowed(value)), 0),
             BatchOp::Swap { expected, new, .. } => {
@@ -371,7 +372,10 @@ fn over_extents(store: &Store, block: &Backing, op: &BatchOp<'_>, hash: u64) -> 
         BatchOp::Get { .. } | BatchOp::Swap { .. } | BatchOp::Accumulate { .. } => {
             store.need_whole(block, &hit)
         }
-        BatchOp::Put { .. } | BatchOp::Insert { .. } | BatchOp::Delete { .. } => Ok(()),
+        BatchOp::Put { .. }
+        | BatchOp::Set { .. }
+        | BatchOp::Insert { .. }
+        | BatchOp::Delete { .. } => Ok(()),
     }
 }
 
@@ -542,6 +546,7 @@ impl Store {
                 return self.accumulate(block, &args, operand).map(without_list);
             }
             BatchOp::Put { value, .. } => (value, Answer::ok(there)),
+            BatchOp::Set { value, .. } => (value, Answer::ok(0)),
             BatchOp::Insert { .. } if old.is_some() => return Err(bare(Status::KeyExists)),
             BatchOp::Insert { value, .. } => (value, Answer::ok(0)),
             BatchOp::Swap { expected, new, .. } => {
@@ -622,7 +627,9 @@ fn refused(by: usize, why: Result<Answer, Vec<u8>>) -> Result<Answer, Answer> {
 /// Length of the value in an operation.
 fn brings(op: &BatchOp<'_>) -> usize {
     match op {
-        BatchOp::Put { value, .. } | BatchOp::Insert { value, .. } => value.len(),
+        BatchOp::Put { value, .. } | BatchOp::Set { value, .. } | BatchOp::Insert { value, .. } => {
+            value.len()
+        }
         BatchOp::Swap { new, .. } => new.len(),
         BatchOp::Get { .. } | BatchOp::Delete { .. } | BatchOp::Accumulate { .. } => 0,
     }

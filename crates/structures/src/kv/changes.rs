@@ -16,7 +16,7 @@ use honeycomb_block::Backing;
 use honeycomb_types::Bug;
 use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, TIER_CHUNK};
 use honeycomb_wire::batch::{BatchOp, batch_ops};
-use honeycomb_wire::data::mode_and_key;
+use honeycomb_wire::data::{PutMode, mode_and_key};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Op, Status, key_hash};
 use std::sync::Arc;
@@ -67,26 +67,32 @@ enum Changed {
 
 impl<'a> KeyChange<'a> {
     fn of(op: Op, args: &'a [u8], payload: &'a [u8]) -> Result<KeyChange<'a>, Answer> {
-        let (mode, key) = match op {
-            Op::KvPut | Op::KvDelete => mode_and_key(args)?,
-            _ => (false, args),
-        };
-        let (value, rule, told) = match op {
-            Op::KvPut if mode => (Some(payload), Rule::Absent, Told::Nothing),
-            Op::KvPut => (Some(payload), Rule::Always, Told::Presence),
-            Op::KvUpsert => (Some(payload), Rule::Always, Told::PresenceAndValue),
-            Op::KvUpdate => (Some(payload), Rule::Present, Told::Value),
-            Op::KvDelete if mode => (None, Rule::Present, Told::Value),
-            Op::KvDelete => (None, Rule::Present, Told::Nothing),
+        let put = |key, rule, told| KeyChange { key, value: Some(payload), rule, told };
+        Ok(match op {
+            Op::KvPut => {
+                let (mode, key) = PutMode::and_key(args)?;
+                match mode {
+                    PutMode::Always => put(key, Rule::Always, Told::Presence),
+                    PutMode::Absent => put(key, Rule::Absent, Told::Nothing),
+                    PutMode::Blind => put(key, Rule::Always, Told::Nothing),
+                }
+            }
+            Op::KvUpsert => put(args, Rule::Always, Told::PresenceAndValue),
+            Op::KvUpdate => put(args, Rule::Present, Told::Value),
+            Op::KvDelete => {
+                let (return_old, key) = mode_and_key(args)?;
+                let told = if return_old { Told::Value } else { Told::Nothing };
+                KeyChange { key, value: None, rule: Rule::Present, told }
+            }
             other => unreachable!("{} becomes no delta", other.name()),
-        };
-        Ok(KeyChange { key, value, rule, told })
+        })
     }
 
     /// The change of an operation of a batch; `None` for another operation.
     fn in_batch(op: &BatchOp<'a>) -> Option<KeyChange<'a>> {
         let (value, rule, told) = match *op {
             BatchOp::Put { value, .. } => (Some(value), Rule::Always, Told::Presence),
+            BatchOp::Set { value, .. } => (Some(value), Rule::Always, Told::Nothing),
             BatchOp::Insert { value, .. } => (Some(value), Rule::Absent, Told::Nothing),
             BatchOp::Delete { .. } => (None, Rule::Present, Told::Nothing),
             BatchOp::Swap { expected, new, .. } => {
@@ -95,6 +101,11 @@ impl<'a> KeyChange<'a> {
             BatchOp::Get { .. } | BatchOp::Accumulate { .. } => return None,
         };
         Some(KeyChange { key: op.key(), value, rule, told })
+    }
+
+    /// Whether the old entry decides nothing.
+    fn is_blind(&self) -> bool {
+        matches!((self.rule, self.told), (Rule::Always, Told::Nothing))
     }
 
     fn needs_value(&self) -> bool {
@@ -151,6 +162,13 @@ impl Changing<'_> {
         Some(Some(Old { value, same_size, extents: false }))
     }
 
+    /// The record in memory that a change replaces.
+    fn replaced_record(&self, hash: u64, change: &KeyChange<'_>) -> Option<Old> {
+        let record = self.store.deltas.as_ref()?.in_memory_of(hash, change.key)?;
+        let same_size = record.value?.len() == change.value.map_or(0, <[u8]>::len);
+        Some(Old { value: None, same_size, extents: false })
+    }
+
     /// The head of an entry with a value of this length.
     fn head_of(&self, key: &[u8], value_len: usize) -> Head {
         Head::new(key.len(), value_len, value_len > self.store.inline_max)
@@ -159,7 +177,11 @@ impl Changing<'_> {
     /// Makes a change as a delta.
     fn change_one(&mut self, hash: u64, change: &KeyChange<'_>) -> Changed {
         let KeyChange { key, value, rule, told } = *change;
-        let old = match self.old(hash, change) {
+        let old = match self.can_be_blind(change, 0) {
+            true => Some(self.replaced_record(hash, change)),
+            false => self.old(hash, change),
+        };
+        let old = match old {
             None => return Changed::Missing,
             // The extents would be kept until the delta is merged.
             Some(Some(old)) if old.extents => return Changed::Whole,
@@ -179,10 +201,8 @@ impl Changing<'_> {
         let grows = match (value, &old) {
             (None, _) => 0,
             (Some(_), Some(old)) if old.same_size => 0,
-            (Some(value), _) => {
-                let head = self.head_of(key, value.len());
-                head.size() + head.beside() + WORD_COST + EXTENT_COST
-            }
+            (Some(_), None) if change.is_blind() && Bug::BlindUncounted.active() => 0,
+            (Some(value), _) => self.cost_of(key, value.len()),
         };
         if !self.has_room_for(grows) {
             return Changed::Whole;
@@ -200,6 +220,19 @@ impl Changing<'_> {
         Changed::Answer(Answer::ok(presence as u64).with(payload))
     }
 
+    /// Bytes that a new entry takes.
+    fn cost_of(&self, key: &[u8], value_len: usize) -> usize {
+        let head = self.head_of(key, value_len);
+        head.size() + head.beside() + WORD_COST + EXTENT_COST
+    }
+
+    /// Whether a change can be made without knowing the old entry, after others that may add `before`
+    /// bytes. The old entry counts as absent. If it is a list, its extents would be kept until the merge.
+    fn can_be_blind(&self, change: &KeyChange<'_>, before: usize) -> bool {
+        let cost = self.cost_of(change.key, change.value.map_or(0, <[u8]>::len));
+        change.is_blind() && !self.store.table.may_have_lists && self.has_room_for(before + cost)
+    }
+
     /// Whether the block, once it is read back, certainly has room for so many more bytes.
     fn has_room_for(&self, grows: usize) -> bool {
         let (heap, deltas) =
@@ -215,11 +248,16 @@ impl Changing<'_> {
         admit_count(ops.len())?;
         let mut changes = Vec::with_capacity(ops.len().min(TOGETHER));
         let mut needs = Needs::up_to(self.bytes.most());
+        let mut grows = 0;
         for change in ops.iter().take(TOGETHER).map_while(KeyChange::in_batch) {
             let hash = key_hash(change.key);
             let refusal = self.admit_change_in_batch(hash, &change).err();
             let enough = match &refusal {
                 Some(_) => false,
+                None if self.can_be_blind(&change, grows) => {
+                    grows += self.cost_of(change.key, change.value.map_or(0, <[u8]>::len));
+                    false
+                }
                 None => {
                     let region =
                         self.store.table.heap.regions.get(self.store.table.map.region_of(hash));

@@ -213,8 +213,7 @@ impl Deltas {
 
     /// The newest record of a key. `None` if bytes that it needs are missing.
     pub fn find<'a>(&'a self, bytes: &impl Bytes, hash: u64, key: &[u8]) -> Option<Delta<'a>> {
-        let leaving = self.leaving.as_ref().and_then(|leaving| leaving.records.find(hash, key));
-        if let Some(record) = self.fresh.find(hash, key).or(leaving) {
+        if let Some(record) = self.in_memory_of(hash, key) {
             return Some(record.value.map_or(Delta::Gone, Delta::Value));
         }
         for run in self.runs.iter().rev() {
@@ -232,6 +231,12 @@ impl Deltas {
             }
         }
         Some(Delta::None)
+    }
+
+    /// The newest record of a key, if it is in memory.
+    pub fn in_memory_of(&self, hash: u64, key: &[u8]) -> Option<Record<'_>> {
+        let leaving = self.leaving.as_ref().and_then(|leaving| leaving.records.find(hash, key));
+        self.fresh.find(hash, key).or(leaving)
     }
 
     /// Sets the value of a key; `None` deletes it.

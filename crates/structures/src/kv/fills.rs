@@ -13,7 +13,7 @@ use crate::{Answer, Ticket, large_limit};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::FRAME_MAX;
-use honeycomb_wire::data::{SwapArgs, mode_and_key};
+use honeycomb_wire::data::{PutMode, SwapArgs};
 use honeycomb_wire::{Checksum, Op, Status};
 use std::ops::Range;
 
@@ -126,7 +126,7 @@ impl Partition {
                 self.fills.add(ticket, op, args, extent, length);
                 return Ok(());
             }
-            Op::KvPut => mode_and_key(args)?.1,
+            Op::KvPut => PutMode::and_key(args)?.1,
             Op::KvUpdate | Op::KvUpsert => args,
             Op::KvCompareAndSwap => SwapArgs::decode(args, &[0; SWAP_PREFIX])?.key,
             other => panic!("{} carries no payload", other.name()),

@@ -203,7 +203,7 @@ impl Import {
             table.heap.regions.get_mut(id).large = large;
         }
         // A region that changed while it was copied is whole with its patch only.
-        if let Ok(values) = received(&store.table, block, id).verify((start, end)) {
+        if let Ok(values) = verify(&mut store.table, block, id, (start, end)) {
             self.verified.insert(id, values);
         }
         Ok(Answer::ok(0))
@@ -251,7 +251,7 @@ impl Import {
         let patched = Region::arrived(block, at, length, size);
         let patched = patched.ok_or_else(|| broken("a patched region is malformed"))?;
         table.heap.regions.change(id, |region| *region = patched);
-        if let Ok(values) = received(table, block, id).verify((part.start, part.end)) {
+        if let Ok(values) = verify(table, block, id, (part.start, part.end)) {
             self.verified.insert(id, values);
         }
         Ok(Answer::ok(0))
@@ -282,20 +282,20 @@ impl Import {
             );
             return Err(Answer::refuse(Status::Internal, text));
         }
-        self.verify(&store.table, block)?;
+        self.verify(&mut store.table, block)?;
         store.ownership.set_whole(true);
         Ok(Answer::ok(entries))
     }
 
     /// Refuses regions that another server cannot have built: checksums protect only against damage on the
     /// way. A sound one was walked when it arrived, one in a turn: writers wait at the end of the move.
-    fn verify(&self, table: &Table, block: &Backing) -> Result<(), Answer> {
+    fn verify(&self, table: &mut Table, block: &Backing) -> Result<(), Answer> {
         let mut unused: HashSet<u32> = self.values.values().copied().collect();
         for (start, (end, id)) in &self.regions {
             let values = match self.verified.get(id) {
                 Some(values) => Cow::Borrowed(values),
                 None => {
-                    let values = received(table, block, *id).verify((*start, *end));
+                    let values = verify(table, block, *id, (*start, *end));
                     let why = |why| broken(&format!("a region of the move {why}"));
                     Cow::Owned(values.map_err(why)?)
                 }
@@ -350,6 +350,18 @@ impl Import {
             store.table.heap.free_value(block, extent);
         }
     }
+}
+
+/// Verifies a received region. Returns the numbers and lengths of its values beside it.
+fn verify(
+    table: &mut Table,
+    block: &Backing,
+    id: u32,
+    range: (u64, u64),
+) -> Result<Vec<(u32, usize)>, &'static str> {
+    let sound = received(table, block, id).verify(range)?;
+    table.may_have_lists |= sound.lists;
+    Ok(sound.values)
 }
 
 fn received<'a>(table: &'a Table, block: &'a Backing, id: u32) -> Received<'a> {

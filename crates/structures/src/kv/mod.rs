@@ -60,7 +60,6 @@ use crate::{
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
 use honeycomb_types::{BlockId, Marks, Time};
-use honeycomb_wire::data::mode_and_key;
 use honeycomb_wire::{Op, Status, key_hash};
 use large::Adopting;
 use partition::Partition;
@@ -135,7 +134,7 @@ impl KvBlock {
 fn looked_up(op: Op, args: &[u8]) -> Option<&[u8]> {
     match op {
         Op::KvGet | Op::KvExists | Op::KvUpdate | Op::KvUpsert => Some(args),
-        Op::KvPut | Op::KvDelete => mode_and_key(args).ok().map(|(_, key)| key),
+        Op::KvPut | Op::KvDelete => args.get(1..),
         _ => None,
     }
 }

@@ -10,7 +10,7 @@ use crate::{Answer, Bytes, CapacityRequest, Payload, large_limit};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
 use honeycomb_types::limits::{EXTENT_OWNER, inline_max};
-use honeycomb_wire::data::{SwapArgs, mode_and_key};
+use honeycomb_wire::data::{PutMode, SwapArgs, mode_and_key};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Field, Op, Status, key_hash};
 use std::sync::Arc;
@@ -210,9 +210,9 @@ impl Store {
         args: &[u8],
         value: Incoming<'_>,
     ) -> Result<Answer, Answer> {
-        let (only_if_absent, key) = match op {
-            Op::KvPut => mode_and_key(args)?,
-            _ => (false, args),
+        let (mode, key) = match op {
+            Op::KvPut => PutMode::and_key(args)?,
+            _ => (PutMode::Always, args),
         };
         let hash = self.admit_change(key)?;
         if let Incoming::Bytes(bytes) = value {
@@ -226,7 +226,8 @@ impl Store {
             self.need_whole(block, hit)?;
         }
         let answer = match (op, &old) {
-            (Op::KvPut, Some(_)) if only_if_absent => return Err(bare(Status::KeyExists)),
+            (Op::KvPut, Some(_)) if mode == PutMode::Absent => return Err(bare(Status::KeyExists)),
+            (Op::KvPut, _) if mode == PutMode::Blind => Answer::ok(0),
             (Op::KvUpdate, None) => return Err(bare(Status::KeyNotFound)),
             (Op::KvPut, old) => Answer::ok(old.is_some() as u64),
             (Op::KvUpsert, None) => Answer::ok(0),

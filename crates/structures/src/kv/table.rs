@@ -40,6 +40,8 @@ pub(super) struct Table {
     pub overflow: Overflow,
     /// Entries of the regions that have hashes.
     pub length: u64,
+    /// Whether an entry may be a list of extents.
+    pub may_have_lists: bool,
     /// Lists of extents of deleted entries: to be dropped.
     pub dropped: Vec<Box<[u8]>>,
 }
@@ -51,6 +53,7 @@ impl Table {
             heap: Heap::new(capacity),
             overflow: Overflow::default(),
             length: 0,
+            may_have_lists: false,
             dropped: Vec::new(),
         }
     }
@@ -152,6 +155,7 @@ impl Table {
 
     /// Notes the extents of an entry that is about to be removed.
     fn drop_extents(&mut self, block: &Backing, hit: &Hit) {
+        assert!(self.may_have_lists || !hit.head.extents(), "INV-61: lists of extents are known");
         if hit.head.extents() && !Bug::ExtentsKept.active() {
             self.dropped.push(block.slice(self.value_of(block, hit)).into());
         }
@@ -196,6 +200,7 @@ impl Table {
         );
         let mut reference = [0; LARGE_REF];
         let (head, stored) = self.lay_out(key, value, &mut reference);
+        self.may_have_lists |= head.extents();
         if let Some(hit) = &old
             && head.has_room_of(&hit.head)
             && !block.is_pinned(&(hit.at..hit.at + head.size()))
@@ -393,6 +398,7 @@ impl Table {
                 // INV-17 within the block: every entry is in the region that owns its hash.
                 let hash = head.hash(block, at);
                 assert!(start <= hash && hash <= end);
+                assert!(self.may_have_lists || !head.extents(), "INV-61: lists are known");
                 assert!(self.heap.values.of_entry(block, at, &head).len() == head.value_len);
             }
             packed += region.packed();

@@ -4,7 +4,7 @@ use crate::{BYTES_CHECKED_EACH_STEP, Driver, blocks, lengths, pattern, steps_in}
 use honeycomb_block::Pin;
 use honeycomb_structures::{Answer, KvBlock, Marks, Ops, Outcome, Payload, Ticket};
 use honeycomb_types::limits::KV_BATCH_BYTES_MAX;
-use honeycomb_wire::data::{Brings, ScanArgs, SwapArgs, scan_entries};
+use honeycomb_wire::data::{Brings, PutMode, ScanArgs, SwapArgs, scan_entries};
 use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::{Op, Status, key_hash};
 use proptest::prelude::*;
@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Put,
+    Set,
     PutNew,
     Update,
     Upsert,
@@ -45,7 +46,8 @@ enum Step {
 
 fn kinds() -> impl Strategy<Value = Kind> {
     prop_oneof![
-        8 => Just(Kind::Put),
+        5 => Just(Kind::Put),
+        3 => Just(Kind::Set),
         2 => Just(Kind::PutNew),
         2 => Just(Kind::Update),
         2 => Just(Kind::Upsert),
@@ -129,13 +131,15 @@ fn request(
     expected: Option<&[u8]>,
     value: &[u8],
 ) -> (Op, Vec<u8>, Vec<u8>) {
-    let with_mode = |mode: bool| [&[mode as u8][..], key].concat();
+    let with_mode = |mode: u8| [&[mode][..], key].concat();
+    let put = |mode: PutMode| (Op::KvPut, with_mode(mode as u8), value.to_vec());
     match kind {
-        Kind::Put => (Op::KvPut, with_mode(false), value.to_vec()),
-        Kind::PutNew => (Op::KvPut, with_mode(true), value.to_vec()),
+        Kind::Put => put(PutMode::Always),
+        Kind::Set => put(PutMode::Blind),
+        Kind::PutNew => put(PutMode::Absent),
         Kind::Update => (Op::KvUpdate, key.to_vec(), value.to_vec()),
         Kind::Upsert => (Op::KvUpsert, key.to_vec(), value.to_vec()),
-        Kind::Delete { old } => (Op::KvDelete, with_mode(old), Vec::new()),
+        Kind::Delete { old } => (Op::KvDelete, with_mode(old as u8), Vec::new()),
         Kind::Swap { .. } => {
             let (present, expected) = (expected.is_some(), expected.unwrap_or(&[]));
             let (args, payload) = SwapArgs { present, key, expected, new: value }.encode();
@@ -212,6 +216,7 @@ impl Model {
             }
             _ if value.len() > self.limit() => (Status::ValueTooLarge, 0, Vec::new()),
             Kind::Put => (Status::Ok, there, Vec::new()),
+            Kind::Set => (Status::Ok, 0, Vec::new()),
             Kind::PutNew if found.is_some() => (Status::KeyExists, 0, Vec::new()),
             Kind::PutNew => (Status::Ok, 0, Vec::new()),
             Kind::Update | Kind::Delete { .. } if found.is_none() => {

@@ -195,7 +195,7 @@ pub enum Op {
     QueueAck = 0x1106,
     /// Arguments: the key. The payload is the value.
     KvGet = 0x1201,
-    /// Arguments: mode u8 (0 always, 1 only if absent), key. The payload is the value. The reply's value is 1 if an entry was replaced.
+    /// Arguments: mode u8 (0 always, 1 only if absent, 3 always, without the answer), key. The payload is the value. The reply's value is 1 if an entry was replaced.
     KvPut = 0x1202,
     /// Arguments: mode u8 (0 plain, 1 return the old value as payload), key. KeyNotFound when there is no entry.
     KvDelete = 0x1203,

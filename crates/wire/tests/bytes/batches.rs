@@ -45,6 +45,7 @@ impl Told {
         match &self.kind[..] {
             "get" => BatchOp::Get { key },
             "put" => BatchOp::Put { key, value },
+            "set" => BatchOp::Set { key, value },
             "insert" => BatchOp::Insert { key, value },
             "delete" => BatchOp::Delete { key },
             "swap" => BatchOp::Swap { key, expected: self.expected.as_deref(), new: value },

@@ -7,7 +7,7 @@ use honeycomb_types::limits::{
 use honeycomb_types::{BlockAt, LaneId, Sequence};
 use honeycomb_wire::batch::{ReadManyArgs, batch_ops, keys, put_batch, put_keys};
 use honeycomb_wire::data::{
-    MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
+    MovedArgs, PutMode, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
     scan_entries,
 };
 use honeycomb_wire::extents::PutExtents;
@@ -253,6 +253,9 @@ fn read_data(args: &[u8], payload: &[u8]) {
         assert_eq!(out, args);
     }
     if let Ok((mode, key)) = mode_and_key(args) {
+        assert_eq!([&[mode as u8], key].concat(), args);
+    }
+    if let Ok((mode, key)) = PutMode::and_key(args) {
         assert_eq!([&[mode as u8], key].concat(), args);
     }
     if let Ok(put) = PutExtents::decode(args, payload) {

@@ -11,8 +11,8 @@ use honeycomb_types::{
 };
 use honeycomb_wire::custom::{Routed, put_routed, split_args};
 use honeycomb_wire::data::{
-    Brings, MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
-    scan_entries,
+    Brings, MovedArgs, PutMode, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks,
+    put_scan_entry, scan_entries,
 };
 use honeycomb_wire::extents::{
     ExtentRef, PutExtents, StoredWhen, extents, put_extents, value_length,
@@ -161,7 +161,8 @@ fn bad_headers_are_refused_with_exactly_their_status() {
 fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
     match op {
         Op::FileRead => ReadArgs::decode(args).map(drop),
-        Op::KvPut | Op::KvDelete => mode_and_key(args).map(drop),
+        Op::KvPut => PutMode::and_key(args).map(drop),
+        Op::KvDelete => mode_and_key(args).map(drop),
         Op::KvPutExtents => {
             PutExtents::decode(args, payload).and_then(|put| extents(put.list).map(drop))
         }
@@ -482,7 +483,15 @@ fn check_data_request(op: Op, sample: &Value) {
         Op::KvGet | Op::KvExists | Op::KvUpdate | Op::KvUpsert => {
             assert_eq!(args, bytes(field("key")), "{at}");
         }
-        Op::KvPut | Op::KvDelete => {
+        Op::KvPut => {
+            let (mode, key) = PutMode::and_key(&args).unwrap();
+            assert_eq!(
+                (mode as u64, key),
+                (number(field("mode")), &bytes(field("key"))[..]),
+                "{at}"
+            );
+        }
+        Op::KvDelete => {
             let (mode, key) = (number(field("mode")) == 1, bytes(field("key")));
             assert_eq!(mode_and_key(&args), Ok((mode, &key[..])), "{at}");
         }

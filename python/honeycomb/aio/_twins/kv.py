@@ -24,7 +24,7 @@ class AsyncKv(KvBase):
     """The twin of :class:`honeycomb.Kv`; ``blocking`` is the blocking store.
 
     ``await kv["key"]`` and ``async for key in kv`` work. The other operators of a dictionary have named
-    methods: :meth:`put`, :meth:`delete`, :meth:`contains`, :meth:`length`. A mutation whose task is
+    methods: :meth:`set`, :meth:`delete`, :meth:`contains`, :meth:`length`. A mutation whose task is
     cancelled may or may not take effect.
 
     Single gets and changes that tasks request in one iteration of the event loop are sent together and
@@ -87,6 +87,12 @@ class AsyncKv(KvBase):
         :class:`~honeycomb.errors.BlockFull`. The client's timeout applies to each piece of a large value.
         """
         return await self._do_put(key, value)
+
+    async def set(self, key: Key, value: Value) -> None:
+        """``kv[key] = value``: as :meth:`put`, but it does not say whether an entry was replaced. If the entry
+        is in a lower tier, this is several times faster, because nothing is read.
+        """
+        await self._do_set(key, value)
 
     async def multi_get(self, keys: Iterable[Key]) -> list[bytes | None]:
         """The values of many keys, in the order of the keys; ``None`` for keys without an entry.
@@ -211,8 +217,9 @@ class AsyncKv(KvBase):
     @overload
     async def update(self, key: Key, value: Value, /) -> bytes: ...
     async def update(self, entries: Any = (), value: Any = _MISSING, /) -> bytes | None:
-        """``update(mapping)`` stores all entries, each independently, many at a time as
-        :meth:`multi_put` does; ``update(key, value)`` is :meth:`replace`."""
+        """``update(mapping)`` stores all entries, each independently, many at a time: as
+        :meth:`multi_put`, but it does not say how many it replaced, as :meth:`set`.
+        ``update(key, value)`` is :meth:`replace`."""
         return await self._do_update(entries, value)
 
     def batch(self) -> AsyncBatch[Batch]:

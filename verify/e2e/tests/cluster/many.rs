@@ -38,6 +38,8 @@ fn thousands_of_keys_over_eight_blocks_come_and_go() {
         keys.iter().zip(&values).map(|(k, v)| (k.as_bytes(), &v[..])).collect();
     assert!(all(kv.multi_put(&entries)).iter().all(|replaced| !replaced));
     assert!(all(kv.multi_put(&entries[..100])).iter().all(|replaced| *replaced));
+    all(kv.multi_set(&entries[50..]));
+    kv.set(keys[0].as_bytes(), &values[0]).unwrap();
     assert_eq!(kv.length().unwrap(), 5000);
     let mut asked = slices(&keys);
     asked.insert(7, b"absent");

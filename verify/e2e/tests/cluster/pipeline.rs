@@ -23,6 +23,10 @@ impl Model {
             BatchOp::Put { key, value } => {
                 Done::Stored(entries.insert(key.to_vec(), value.to_vec()).is_some())
             }
+            BatchOp::Set { key, value } => {
+                entries.insert(key.to_vec(), value.to_vec());
+                Done::Set
+            }
             BatchOp::Insert { key, .. } if entries.contains_key(key) => {
                 return Err(Status::KeyExists);
             }
@@ -80,7 +84,8 @@ fn a_pipeline_answers_as_one_by_one() {
         let small = !model.0.contains_key(key) || held.is_some();
         let op = match next(12) {
             0..4 => BatchOp::Get { key },
-            4..7 => BatchOp::Put { key, value: &value },
+            4 | 5 => BatchOp::Put { key, value: &value },
+            6 => BatchOp::Set { key, value: &value },
             7 => BatchOp::Insert { key, value: &value },
             8 => BatchOp::Delete { key },
             // What compares and combines works on small values.

@@ -5,6 +5,14 @@ use super::super::large_values::large_id;
 use super::{DEAD, ENTRY, EXTENTS, Head, LARGE, LONG, Region, STAGED};
 use honeycomb_block::Backing;
 
+/// The content of a received region without faults.
+pub(in super::super) struct Sound {
+    /// The numbers and lengths of the values beside the region.
+    pub values: Vec<(u32, usize)>,
+    /// Whether any value is a list of extents.
+    pub lists: bool,
+}
+
 /// A region that has arrived from another block, and whose header fits it (`Region::arrived`).
 pub(in super::super) struct Received<'a> {
     pub region: &'a Region,
@@ -28,13 +36,13 @@ impl Received<'_> {
         true
     }
 
-    /// Checks that log, index and counts agree, and that the hashes of all entries are in this range. Returns
-    /// the numbers and lengths of the values beside the region. `Err` with the reason.
-    pub fn verify(&self, (start, end): (u64, u64)) -> Result<Vec<(u32, usize)>, &'static str> {
+    /// Checks that log, index and counts agree, and that the hashes of all entries are in this range. `Err`
+    /// with the reason.
+    pub fn verify(&self, (start, end): (u64, u64)) -> Result<Sound, &'static str> {
         let Received { region, block } = *self;
-        let mut values = Vec::new();
+        let mut sound = Sound { values: Vec::new(), lists: false };
         if region.size == 0 {
-            return Ok(values);
+            return Ok(sound);
         }
         if !self.has_whole_entries() {
             return Err("has an entry that does not fit into it");
@@ -57,15 +65,16 @@ impl Received<'_> {
             if head.extents() && !is_list(head.value_len) {
                 return Err("has a damaged list of extents");
             }
+            sound.lists |= head.extents();
             if head.large() {
-                values.push((large_id(block, at, &head), head.value_len));
+                sound.values.push((large_id(block, at, &head), head.value_len));
             }
             count += 1;
             live += head.size();
             large += head.beside();
         }
         match (count, live, large) == (region.count, region.live, region.large) {
-            true => Ok(values),
+            true => Ok(sound),
             false => Err("has counted its entries wrongly"),
         }
     }

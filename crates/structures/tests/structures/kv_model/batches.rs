@@ -142,6 +142,7 @@ impl Asked {
             Some(Kind::Accumulate) => {
                 BatchOp::Accumulate { key, function: function_of(key), operand }
             }
+            Some(Kind::Set) => BatchOp::Set { key, value },
             Some(Kind::Put | Kind::Update | Kind::Upsert) => BatchOp::Put { key, value },
         }
     }
