@@ -45,12 +45,13 @@ missing_packages() {
         has redis-server || echo redis-server
         has memcached || echo memcached
         can_link hiredis || echo libhiredis-dev
+        can_link rocksdb c || echo librocksdb-dev
     fi
 }
 
-# Whether a program links, with the given library if any.
+# Whether a program links, with the given library if any, whose header has its name or the given one.
 can_link() {
-    { [[ -z ${1:-} ]] || echo "#include <$1/$1.h>"; echo 'int main(void) { return 0; }'; } |
+    { [[ -z ${1:-} ]] || echo "#include <$1/${2:-$1}.h>"; echo 'int main(void) { return 0; }'; } |
         cc -x c -o /dev/null - ${1:+-l"$1"} 2>/dev/null
 }
 

@@ -1,6 +1,6 @@
 //! The available peers on this machine, and the programs in C, which are built here.
 
-use honeycomb_bench::redis;
+use honeycomb_bench::{native, redis};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -61,17 +61,7 @@ impl Drop for Tools {
 
 fn build(name: &str, folder: &Path, flags: &[&str]) -> Result<PathBuf, String> {
     let (source, program) = (Path::new(SOURCES).join(format!("{name}.c")), folder.join(name));
-    let mut command = Command::new("cc");
-    command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(&program).arg(&source).args(flags);
-    let output = command.output().map_err(|e| format!("no C compiler: {e}"))?;
-    match output.status.success() {
-        true => Ok(program),
-        false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let first = said.lines().find(|line| line.contains("error")).unwrap_or(&said);
-            Err(format!("cannot build {}: {first}", source.display()))
-        }
-    }
+    native::build(&source, &program, flags).map(|()| program)
 }
 
 fn memcached_version() -> Option<String> {

@@ -18,6 +18,7 @@ mod kv;
 mod leases;
 pub mod measure;
 mod memory;
+pub mod native;
 mod neighbours;
 mod nodes;
 pub mod plot;

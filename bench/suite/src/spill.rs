@@ -1,6 +1,9 @@
 //! `bench spill`: rates of writes to a server's disk and of reads from it, compared with the disk alone; and
 //! the effect on a neighbour in memory.
 
+mod rocksdb;
+mod side;
+mod traffic;
 mod writes;
 
 use super::cluster::Cluster;
@@ -44,11 +47,13 @@ const READ: usize = 1 << 20;
 /// which share the cores and spill nothing; and with spilling. Each case runs at full speed and at --pace
 /// bytes per second, which leaves cores idle.
 ///
-/// With --writes it fills a store to several times the memory instead, changes it, and reads it meanwhile.
+/// With --writes it fills a store to several times the memory instead, changes it, and reads it meanwhile;
+/// with --beside rocksdb in turns with a RocksDB of the same size, which is not behind a socket.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench spill --quick
   honeycomb bench spill --quick --writes --values 1KiB
+  honeycomb bench spill --writes --beside rocksdb --out figures
   honeycomb bench spill --quick --json")]
 pub struct SpillArgs {
     /// Size of the data of each round
@@ -109,8 +114,14 @@ struct Others<'a> {
 /// `honeycomb bench spill`.
 pub fn run(args: &SpillArgs) -> CommandResult {
     if args.writes.writes {
-        let directory = args.directory.clone();
-        return writes::run(&args.writes, args.memory, directory, args.quick, &args.output);
+        let asked = writes::Asked {
+            memory: args.memory,
+            directory: args.directory.clone(),
+            rounds: args.rounds,
+            quick: args.quick,
+            output: &args.output,
+        };
+        return writes::run(&args.writes, &asked);
     }
     let bytes = if args.quick { args.bytes.min(32 << 20) } else { args.bytes };
     let rounds = if args.quick { args.rounds.min(2) } else { args.rounds };

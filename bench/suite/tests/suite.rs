@@ -411,16 +411,26 @@ fn spill_measures_the_disk_and_the_neighbour() {
 }
 
 #[test]
-fn spill_changes_a_store_that_is_larger_than_memory() {
-    let store = ["--values", "1KiB", "--memory", "32MiB", "--times", "2"];
-    let changed = &lines(&[&["spill", "--writes"][..], &store].concat())[0];
-    let store = &changed["stores"][0];
-    assert_eq!(store["rates"].as_array().unwrap().len(), 6);
-    for rate in store["rates"].as_array().unwrap() {
-        let figure = |what: &str| rate[what].as_f64().unwrap();
-        assert!(figure("puts_per_s") > 0.0 && figure("reads_p99_us") > 0.0, "{rate}");
-        assert!(figure("space_per_byte") > 0.0, "a part of it is on the disk: {rate}");
+fn spill_changes_a_store_that_is_larger_than_memory_beside_a_peer() {
+    let folder = Folder::new("writes");
+    let out = ["--out", folder.0.to_str().unwrap()];
+    let store = ["--values", "1KiB", "--memory", "32MiB", "--times", "2", "--beside", "rocksdb"];
+    let changed = &lines(&[&["spill", "--writes"][..], &store, &out].concat())[0];
+    let stores = changed["stores"].as_array().unwrap();
+    let sides: Vec<_> = stores.iter().map(|store| store["side"].as_str().unwrap()).collect();
+    assert_eq!(sides, ["honeycomb", "rocksdb"]);
+    for (store, ways) in stores.iter().zip([9, 6]) {
+        let (first, last) = (&store["filling"][0], store["filling"].as_array().unwrap().last());
+        let bytes = store["entries"].as_f64().unwrap() * 1034.0;
+        assert!(first[1].as_f64().unwrap() > 0.0 && last.unwrap()[0] == bytes, "{store}");
+        assert_eq!(store["rates"].as_array().unwrap().len(), ways);
+        for rate in store["rates"].as_array().unwrap() {
+            let figure = |what: &str| rate[what]["median"].as_f64().unwrap();
+            assert!(figure("puts_per_s") > 0.0 && figure("reads_p99_us") > 0.0, "{rate}");
+            assert!(figure("space_per_byte") > 0.0, "a part of it is on the disk: {rate}");
+        }
     }
+    folder.has_figure("spill-writes-1024", "side,bytes,entries_per_s");
 }
 
 /// Flushes are held against the store alone, in both formats, and nothing of either is left.

@@ -1,41 +1,22 @@
 //! `bench spill --writes`: changes of a store that is larger than memory.
 
-use crate::cluster::Cluster;
+use super::rocksdb::RocksDb;
+use super::side::{BATCH, Honeycomb, KEY, Keys, POINTS, Side, Size, Way};
 use crate::disk::{self, Folder};
-use crate::kv::noise;
-use crate::process::{Pinning, machine};
-use crate::report::{Table, number};
-use crate::trace::bar;
-use crate::{Pool, Transport, Waiting};
-use clap::Args;
-use hdrhistogram::Histogram;
-use honeycomb::failure::CommandResult;
+use crate::measure::Spread;
+use crate::plot::{self, Panel, Shape};
+use crate::process::machine;
+use crate::report::{Table, number, spread};
+use crate::trace::{bar, write_csv};
+use clap::{Args, ValueEnum};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::output::Output;
-use honeycomb::{fitting_block_size, say, size};
-use honeycomb_client::{Client, JobTicket, Kv};
-use honeycomb_env::Clock;
-use honeycomb_types::Time;
-use honeycomb_workload::{Draw, Ranks};
+use honeycomb::{say, size};
 use serde_json::{Value, json};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
-/// Entries of a batch.
-const BATCH: usize = 1000;
-/// Bytes of a key: a number in decimal digits.
-const KEY: usize = 10;
-/// The skew of the keys that are drawn by a Zipf distribution.
-const SKEW: f64 = 0.99;
 /// Clients of the measurements with many.
 const CLIENTS: u32 = 16;
-/// Upper bound of the histograms, in nanoseconds.
-const LATENCY_MAX: u64 = 60_000_000_000;
-/// Time for one call.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The options of the changes.
 #[derive(Args)]
@@ -51,38 +32,50 @@ pub(super) struct WritesArgs {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     times: u64,
     /// Duration of each measurement in seconds
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 3.0)]
     seconds: f64,
+    /// Change another store in turns: RocksDB, in a process of its own and without a socket, with its log off
+    /// and as much memory
+    #[arg(long)]
+    beside: Option<Peer>,
+    /// Folder for the figure: the rate of filling through the edge of memory, as PNG and CSV
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
-/// The distribution of the keys that are changed.
-#[derive(Clone, Copy, PartialEq)]
-enum Keys {
-    Uniform,
-    Zipf,
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Peer {
+    Rocksdb,
 }
 
-/// The clients that change the store, and how.
-#[derive(Clone, Copy)]
-struct Way {
-    name: &'static str,
-    clients: u32,
-    batch: usize,
-    keys: Keys,
+/// The options of `spill` that concern it.
+pub(super) struct Asked<'a> {
+    pub memory: u64,
+    pub directory: Option<PathBuf>,
+    pub rounds: u32,
+    pub quick: bool,
+    pub output: &'a Output,
 }
 
-const WAYS: [Way; 6] = [
-    Way { name: "1 client", clients: 1, batch: 1, keys: Keys::Uniform },
-    Way { name: "16 clients", clients: CLIENTS, batch: 1, keys: Keys::Uniform },
-    Way { name: "batches of 1000", clients: 1, batch: BATCH, keys: Keys::Uniform },
-    Way { name: "1 client, Zipf", clients: 1, batch: 1, keys: Keys::Zipf },
-    Way { name: "16 clients, Zipf", clients: CLIENTS, batch: 1, keys: Keys::Zipf },
-    Way { name: "batches of 1000, Zipf", clients: 1, batch: BATCH, keys: Keys::Zipf },
+const fn way(name: &'static str, clients: u32, batch: usize, keys: Keys, asks: bool) -> Way {
+    Way { name, clients, batch, keys, asks }
+}
+
+const WAYS: [Way; 9] = [
+    way("1 client", 1, 1, Keys::Uniform, false),
+    way("16 clients", CLIENTS, 1, Keys::Uniform, false),
+    way("batches of 1000", 1, BATCH, Keys::Uniform, false),
+    way("1 client, Zipf", 1, 1, Keys::Zipf, false),
+    way("16 clients, Zipf", CLIENTS, 1, Keys::Zipf, false),
+    way("batches of 1000, Zipf", 1, BATCH, Keys::Zipf, false),
+    way("1 client, put", 1, 1, Keys::Uniform, true),
+    way("16 clients, put", CLIENTS, 1, Keys::Uniform, true),
+    way("batches of 1000, multi_put", 1, BATCH, Keys::Uniform, true),
 ];
 
-/// The figures of one way.
+/// The figures of one round of a way.
+#[derive(Clone, Copy)]
 struct Rate {
-    way: Way,
     puts_per_s: f64,
     /// Bytes written to the disk, and read from it, for each byte put.
     written: f64,
@@ -93,281 +86,185 @@ struct Rate {
     reads_p99: f64,
 }
 
-/// The figures of one store.
+/// A figure of a round, with its name in tables and in JSON.
+type Figure = (&'static str, &'static str, fn(&Rate) -> f64);
+
+const FIGURES: [Figure; 5] = [
+    ("puts/s", "puts_per_s", |rate| rate.puts_per_s),
+    ("written/byte", "written_per_byte", |rate| rate.written),
+    ("read/byte", "read_per_byte", |rate| rate.read),
+    ("space/byte", "space_per_byte", |rate| rate.space),
+    ("reads p99 us", "reads_p99_us", |rate| rate.reads_p99),
+];
+
+/// A store, and what was found.
 struct Found {
-    value: u64,
-    entries: u64,
-    /// Stored bytes, and entries per second at that point.
-    filling: Vec<(f64, f64)>,
-    /// The p99 of a reader when nothing is written, in microseconds.
-    alone_p99: f64,
-    rates: Vec<Rate>,
-}
-
-/// A filled store.
-struct Store<'a> {
-    cluster: &'a Cluster,
-    job: JobTicket,
-    name: String,
-    entries: u64,
-    value: Vec<u8>,
-    /// The number of the next client, which is the seed of its keys.
-    clients: AtomicU64,
-}
-
-impl Store<'_> {
-    fn open(&self) -> CommandResult<(Client, Kv)> {
-        let client = self.cluster.client_within(&self.job.token, PATIENCE);
-        let kv = client.open_kv(self.job.job, &self.name)?;
-        Ok((client, kv))
-    }
-
-    fn fill(&self, kv: &Kv) -> CommandResult<Vec<(f64, f64)>> {
-        let (clock, progress) = (Clock::start(), bar("fill", self.entries));
-        let mut points = Vec::new();
-        let every = (self.entries / 40).max(BATCH as u64);
-        let (mut since, mut from) = (0, clock.now());
-        for first in (0..self.entries).step_by(BATCH) {
-            let numbers = first..(first + BATCH as u64).min(self.entries);
-            let keys: Vec<String> = numbers.map(key).collect();
-            put(kv, &keys, &self.value)?;
-            since += keys.len() as u64;
-            if since >= every {
-                let took = clock.now().since(from).as_secs_f64();
-                let stored = (first * (KEY + self.value.len()) as u64) as f64;
-                points.push((stored, since as f64 / took));
-                (since, from) = (0, clock.now());
-            }
-            progress.set_position(first);
-        }
-        progress.finish_and_clear();
-        Ok(points)
-    }
-
-    /// Changes the store for some time; returns the number of puts and the seconds.
-    fn change(&self, way: Way, seconds: f64) -> CommandResult<(u64, f64)> {
-        let clock = Clock::start();
-        let work = || -> CommandResult<u64> {
-            let (_client, kv) = self.open()?;
-            let mut keys = Chosen::new(self.entries, way.keys, self.clients.fetch_add(1, Relaxed));
-            let mut count = 0;
-            while clock.now().since(Time::ZERO).as_secs_f64() < seconds {
-                let batch: Vec<String> = (0..way.batch).map(|_| key(keys.next())).collect();
-                match &batch[..] {
-                    [one] => drop(kv.put(one.as_bytes(), &self.value)?),
-                    many => put(&kv, many, &self.value)?,
-                }
-                count += way.batch as u64;
-            }
-            Ok(count)
-        };
-        let counts: CommandResult<Vec<u64>> = thread::scope(|scope| {
-            let running: Vec<_> = (0..way.clients).map(|_| scope.spawn(work)).collect();
-            running.into_iter().map(|t| t.join().expect("no thread panics")).collect()
-        });
-        Ok((counts?.iter().sum(), clock.now().since(Time::ZERO).as_secs_f64()))
-    }
-
-    /// Reads single entries while `over` is not set; returns the p99 in microseconds.
-    fn read(&self, over: &AtomicBool) -> CommandResult<f64> {
-        let (_client, kv) = self.open()?;
-        let mut keys = Chosen::new(self.entries, Keys::Uniform, self.clients.fetch_add(1, Relaxed));
-        let mut took = Histogram::<u64>::new_with_max(LATENCY_MAX, 3).expect("three digits");
-        let (clock, mut value) = (Clock::start(), Vec::new());
-        while !over.load(Relaxed) {
-            let (key, from) = (key(keys.next()), clock.now());
-            let found = kv.get(key.as_bytes(), &mut value)?;
-            took.saturating_record(clock.now().since(from).as_nanos() as u64);
-            assert!(found && value == self.value, "{key} has another value");
-        }
-        Ok(took.value_at_quantile(0.99) as f64 / 1e3)
-    }
-
-    /// Runs work while a client reads; returns the p99 of the reads as well.
-    fn read_beside<T>(&self, work: impl FnOnce() -> CommandResult<T>) -> CommandResult<(T, f64)> {
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let reading = scope.spawn(|| self.read(&over));
-            let worked = work();
-            over.store(true, Relaxed);
-            let p99 = reading.join().expect("reading does not panic")?;
-            Ok((worked?, p99))
-        })
-    }
-}
-
-/// Numbers of keys in the order in which they are changed.
-struct Chosen {
-    draw: Draw,
-    entries: u64,
-    zipf: Option<Ranks>,
-}
-
-impl Chosen {
-    fn new(entries: u64, keys: Keys, seed: u64) -> Chosen {
-        let zipf = (keys == Keys::Zipf).then(|| Ranks::new(entries, SKEW));
-        Chosen { draw: Draw::seeded(seed), entries, zipf }
-    }
-
-    fn next(&mut self) -> u64 {
-        match &self.zipf {
-            // Frequent keys are not neighbours.
-            Some(zipf) => self.draw.zipf(zipf).wrapping_mul(0x9e37_79b1) % self.entries,
-            None => self.draw.below(self.entries),
-        }
-    }
-}
-
-fn key(number: u64) -> String {
-    format!("{number:0KEY$}")
-}
-
-fn put(kv: &Kv, keys: &[String], value: &[u8]) -> CommandResult {
-    let entries: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), value)).collect();
-    kv.multi_put(&entries).into_iter().try_for_each(|done| done.map(drop))?;
-    Ok(())
-}
-
-/// Bytes that a process has written to disks and read from them, and that its unnamed files have there.
-#[derive(Clone, Copy)]
-struct Traffic {
-    written: u64,
-    read: u64,
-    space: u64,
-}
-
-impl Traffic {
-    fn of(pid: u32) -> Traffic {
-        let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-        let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
-        };
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let unnamed = files.filter(|file| {
-            fs::read_link(file.path()).is_ok_and(|to| to.to_string_lossy().contains("(deleted)"))
-        });
-        let space = unnamed.filter_map(|file| fs::metadata(file.path()).ok());
-        Traffic {
-            written: field("write_bytes:"),
-            read: field("read_bytes:"),
-            space: space.map(|of| of.blocks() * 512).sum(),
-        }
-    }
+    side: Box<dyn Side>,
+    size: Size,
+    /// The p99 of a reader when nothing is written, in microseconds, in each round.
+    alone: Vec<f64>,
+    /// The rounds of each way; empty if the store does not have it.
+    rates: [Vec<Rate>; WAYS.len()],
 }
 
 /// `honeycomb bench spill --writes`.
-pub(super) fn run(
-    args: &WritesArgs,
-    memory: u64,
-    directory: Option<PathBuf>,
-    quick: bool,
-    output: &Output,
-) -> CommandResult {
-    let memory = if quick { memory.min(64 << 20) } else { memory };
-    let seconds = if quick { 0.2 } else { args.seconds };
-    let folder = Folder::new(directory)?;
-    let disk = disk::alone(&folder, memory.min(1 << 30), 1 << 20, 1 << 20)?;
-    let mut found = Vec::new();
-    for value in &args.values {
-        found.push(store(args.times, seconds, (memory, *value), &folder)?);
+pub(super) fn run(args: &WritesArgs, asked: &Asked<'_>) -> CommandResult {
+    if args.values.contains(&0) {
+        return Err(Failure::invalid("--values must be above 0"));
     }
-    tell(&found, memory, disk, output.json);
+    let (memory, seconds, rounds) = match asked.quick {
+        true => (asked.memory.min(64 << 20), 0.2, 1),
+        false => (asked.memory, args.seconds, asked.rounds),
+    };
+    let folder = Folder::new(asked.directory.clone())?;
+    let disk = disk::alone(&folder, memory.min(1 << 30), 1 << 20, 1 << 20)?;
+    let mut all = Vec::new();
+    for value in &args.values {
+        let entries = args.times * memory / (KEY as u64 + value);
+        let size = Size { memory, entries, value: *value as usize };
+        let mut sides: Vec<Box<dyn Side>> = vec![Box::new(Honeycomb::fill(size, &folder)?)];
+        if args.beside.is_some() {
+            sides.push(Box::new(RocksDb::fill(size, &folder)?));
+        }
+        let found = sides.into_iter().map(|side| Found::new(side, size));
+        let mut found: Vec<Found> = found.collect();
+        measure(&mut found, rounds, seconds)?;
+        if let Some(folder) = &args.out {
+            figure(folder, &found)?;
+        }
+        if !asked.output.json {
+            tell(&found, disk);
+        }
+        all.extend(found.iter().map(Found::json));
+    }
+    if asked.output.json {
+        say!(
+            "{}",
+            json!({"bench": "spill --writes", "machine": machine(), "memory_bytes": memory,
+                   "disk_write_bytes_per_s": disk.0, "disk_read_bytes_per_s": disk.1,
+                   "stores": all})
+        );
+    }
     Ok(())
 }
 
-fn store(times: u64, seconds: f64, size: (u64, u64), folder: &Folder) -> CommandResult<Found> {
-    let (memory, value) = size;
-    let bytes = times * memory;
-    let pool = Pool { memory, block_size: fitting_block_size(memory) };
-    let shards = thread::available_parallelism().map_or(1, |n| n.get().min(64)) as u8;
-    let more = folder.flags(2 * bytes);
-    let waiting = Waiting::Polling;
-    let pinning = Pinning::default();
-    let cluster = Cluster::with(Transport::Tcp, shards, pool, waiting, pinning, &more)?;
-    let (_, job) = cluster.job("writes")?;
-    let client = cluster.client_within(&job.token, PATIENCE);
-    client.create_prefix(job.job, "/writes", &[], Default::default())?;
-    let kv = client.create_kv(job.job, "/writes", 1, false)?;
-    let entries = bytes / (KEY as u64 + value);
-    let name = "/writes".to_owned();
-    let value_bytes = noise(value as usize);
-    let clients = AtomicU64::new(1);
-    let store = Store { cluster: &cluster, job, name, entries, value: value_bytes, clients };
-    let filling = store.fill(&kv)?;
-    let rest = || -> CommandResult {
-        let clock = Clock::start();
-        clock.sleep_until(clock.now() + Duration::from_secs_f64(seconds));
-        Ok(())
-    };
-    let ((), alone_p99) = store.read_beside(rest)?;
-    let mut rates = Vec::new();
-    for way in WAYS {
-        let before = Traffic::of(cluster.pid());
-        let (puts, took) = store.change(way, seconds)?;
-        let after = Traffic::of(cluster.pid());
-        let (_, reads_p99) = store.read_beside(|| store.change(way, seconds / 2.0))?;
-        let changed = (puts * (KEY as u64 + value)) as f64;
-        rates.push(Rate {
-            way,
-            puts_per_s: puts as f64 / took,
-            written: (after.written - before.written) as f64 / changed,
-            read: (after.read - before.read) as f64 / changed,
-            space: after.space as f64 / bytes as f64,
-            reads_p99,
-        });
-    }
-    Ok(Found { value, entries, filling, alone_p99, rates })
-}
-
-fn tell(found: &[Found], memory: u64, disk: (f64, f64), as_json: bool) {
-    if as_json {
-        let stores: Vec<Value> = found.iter().map(Found::json).collect();
-        let about = machine();
-        say!(
-            "{}",
-            json!({"bench": "spill --writes", "machine": about, "memory_bytes": memory,
-                   "disk_write_bytes_per_s": disk.0, "disk_read_bytes_per_s": disk.1,
-                   "stores": stores})
-        );
-        return;
-    }
-    say!("{}; memory {}", machine(), size::show(memory));
-    say!("the disk alone: writes {:.0} MB/s, reads {:.0} MB/s", disk.0 / 1e6, disk.1 / 1e6);
-    for Found { value, entries, filling, alone_p99, rates } in found {
-        let slowest = filling.iter().map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min);
-        let first = filling.first().map_or(f64::NAN, |(_, rate)| *rate);
-        say!(
-            "{entries} entries of {}: filled at {} to {} entries/s; p99 of reads alone {} us",
-            size::show(*value),
-            number(first),
-            number(slowest),
-            number(*alone_p99)
-        );
-        let head = ["", "puts/s", "written/byte", "read/byte", "space/byte", "reads p99 us"];
-        let mut table = Table::new(&head);
-        for rate in rates {
-            let figures =
-                [rate.puts_per_s, rate.written, rate.read, rate.space, rate.reads_p99].map(number);
-            let name = rate.way.name.to_owned();
-            table.row([name].into_iter().chain(figures).collect());
+/// All rounds of all ways, the stores in turns.
+fn measure(found: &mut [Found], rounds: u32, seconds: f64) -> CommandResult {
+    let progress = bar("rounds", u64::from(rounds) * WAYS.len() as u64);
+    for _ in 0..rounds {
+        for one in &mut *found {
+            one.alone.push(one.side.change(None, seconds, true)?.reads_p99);
         }
-        table.print();
+        for (number, way) in WAYS.iter().enumerate() {
+            for one in found.iter_mut().filter(|one| one.side.can(way)) {
+                let rate = one.round(way, seconds)?;
+                one.rates[number].push(rate);
+            }
+            progress.inc(1);
+        }
     }
+    progress.finish_and_clear();
+    Ok(())
 }
 
 impl Found {
-    fn json(&self) -> Value {
-        let Found { value, entries, filling, alone_p99, rates } = self;
-        let rates: Vec<Value> = rates
-            .iter()
-            .map(|rate| {
-                json!({"what": rate.way.name, "puts_per_s": rate.puts_per_s,
-                       "written_per_byte": rate.written, "read_per_byte": rate.read,
-                       "space_per_byte": rate.space, "reads_p99_us": rate.reads_p99})
-            })
-            .collect();
-        json!({"value_bytes": value, "entries": entries, "filling": filling,
-               "reads_alone_p99_us": alone_p99, "rates": rates})
+    fn new(side: Box<dyn Side>, size: Size) -> Found {
+        Found { side, size, alone: Vec::new(), rates: Default::default() }
     }
+
+    fn round(&mut self, way: &Way, seconds: f64) -> CommandResult<Rate> {
+        let before = self.side.traffic();
+        let changed = self.side.change(Some(way), seconds, false)?;
+        let after = self.side.traffic();
+        let read = self.side.change(Some(way), seconds / 2.0, true)?;
+        let bytes = (changed.puts * (KEY + self.size.value) as u64) as f64;
+        Ok(Rate {
+            puts_per_s: changed.puts as f64 / changed.seconds,
+            written: (after.written - before.written) as f64 / bytes,
+            read: (after.read - before.read) as f64 / bytes,
+            space: after.space as f64 / self.size.bytes() as f64,
+            reads_p99: read.reads_p99,
+        })
+    }
+
+    fn spread(&self, number: usize, figure: impl Fn(&Rate) -> f64) -> Option<Spread> {
+        let rates = &self.rates[number];
+        (!rates.is_empty()).then(|| Spread::of(rates.iter().map(figure)))
+    }
+
+    fn json(&self) -> Value {
+        let rates = WAYS.iter().enumerate().filter_map(|(n, way)| {
+            let mut out = json!({"what": way.name});
+            for (_, name, figure) in FIGURES {
+                out[name] = self.spread(n, figure)?.json();
+            }
+            Some(out)
+        });
+        json!({"side": self.side.name(), "value_bytes": self.size.value,
+               "entries": self.size.entries, "filling": self.side.filling(),
+               "reads_alone_p99_us": Spread::of(self.alone.iter().copied()).json(),
+               "rates": rates.collect::<Vec<_>>()})
+    }
+}
+
+fn tell(found: &[Found], disk: (f64, f64)) {
+    let Size { memory, entries, value } = found[0].size;
+    say!("{}; memory {}", machine(), size::show(memory));
+    say!("the disk alone: writes {:.0} MB/s, reads {:.0} MB/s", disk.0 / 1e6, disk.1 / 1e6);
+    say!("{entries} entries of {KEY} + {} bytes", value);
+    for one in found {
+        let rates = || one.side.filling().iter().map(|(_, rate)| *rate);
+        say!(
+            "{}: filled at {} to {} entries/s; p99 of reads alone {} us",
+            one.side.name(),
+            number(rates().fold(0.0, f64::max)),
+            number(rates().fold(f64::INFINITY, f64::min)),
+            spread(Spread::of(one.alone.iter().copied()))
+        );
+    }
+    let mut table =
+        Table::new(&["", "store"].into_iter().chain(FIGURES.map(|f| f.0)).collect::<Vec<_>>());
+    for (n, way) in WAYS.iter().enumerate() {
+        for one in found.iter().filter(|one| one.side.can(way)) {
+            let figures =
+                FIGURES.iter().filter_map(|(.., figure)| one.spread(n, figure).map(spread));
+            let head = [way.name, one.side.name()].map(str::to_owned);
+            table.row(head.into_iter().chain(figures).collect());
+        }
+    }
+    table.print();
+    if let [ours, theirs] = found {
+        for (n, way) in WAYS.iter().enumerate().filter(|(_, way)| theirs.side.can(way)) {
+            let pairs = ours.rates[n].iter().zip(&theirs.rates[n]);
+            let ratio = Spread::of(pairs.map(|(a, b)| a.puts_per_s / b.puts_per_s));
+            say!("{}: {} of the puts of {}", way.name, spread(ratio), theirs.side.name());
+        }
+    }
+}
+
+fn figure(folder: &Path, found: &[Found]) -> CommandResult {
+    std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
+    let Size { memory, value, .. } = found[0].size;
+    let rows = found.iter().enumerate().flat_map(|(i, one)| {
+        let points = one.side.filling().iter();
+        points.map(move |&(stored, rate)| vec![i as f64, stored, rate])
+    });
+    let name = format!("spill-writes-{value}");
+    write_csv(&folder.join(format!("{name}.csv")), "side,bytes,entries_per_s", rows)?;
+    let series = found.iter().map(|one| plot::Series {
+        name: one.side.name().to_owned(),
+        shape: Shape::Marked,
+        points: one.side.filling().iter().map(|&(at, rate)| (at / memory as f64, rate)).collect(),
+    });
+    let panel = Panel {
+        title: format!(
+            "Filling in batches of {BATCH} entries of {KEY} + {value} B, {POINTS} points"
+        ),
+        x: "stored bytes over memory".into(),
+        y: "entries/s".into(),
+        series: series.collect(),
+        logarithmic: false,
+        logarithmic_y: true,
+    };
+    plot::draw(&folder.join(format!("{name}.png")), &[panel]).map_err(Failure::from)
 }
