@@ -127,7 +127,7 @@ mod tests {
         use AlarmKind::{Away, Lost, Refuses};
         let alarms = Alarms::of("the disk at /d".to_owned());
         let at = |ms| Time::ZERO + Duration::from_millis(ms);
-        let written = IoDone::Written(Vec::new());
+        let written = IoDone::Written(crate::Sums::none(1));
         alarms.heard(0, &written, at(0));
         assert_eq!(kinds(&alarms, at(0)), []);
         alarms.heard(0, &IoDone::Away("é".repeat(WHY_SHOWN)), at(10));

@@ -6,6 +6,7 @@
 //! short (`TierWork::change_tier`).
 
 use crate::spill::read_checked;
+use crate::sums::Sums;
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_env::{AWAY, Volume};
 use honeycomb_structures::Snapshot;
@@ -26,7 +27,7 @@ pub(crate) struct StoredBytes {
     pub at: u64,
     /// The length: whole chunks, except for the last of the copy; whole pages.
     pub length: usize,
-    pub sums: Vec<u32>,
+    pub sums: Sums,
     /// Held by every reader of the bytes: their place has no other owner until it is dropped (INV-44).
     pub hold: Arc<()>,
 }
@@ -151,9 +152,9 @@ impl KeptBytes {
             let wanted = self.snapshot.length().saturating_sub(*first).min(*length);
             for from in (0..*length).step_by(TIER_PIECE) {
                 let piece = (length - from).min(TIER_PIECE);
-                let sums = &sums[from / TIER_CHUNK..(from + piece).div_ceil(TIER_CHUNK)];
+                let sums = sums.part(&(from..from + piece));
                 let into = buffer.slice_mut(0..piece);
-                read_checked(&**volume, base + at + from as u64, into, sums).map_err(lost)?;
+                read_checked(&**volume, base + at + from as u64, into, &sums).map_err(lost)?;
                 let piece = piece.min(wanted.saturating_sub(from));
                 run(&into[..piece]).map_err(KeptFault::Taker)?;
             }

@@ -24,6 +24,7 @@ mod refusals;
 mod server;
 mod shard;
 mod spill;
+mod sums;
 mod watch;
 
 pub use below::{WrongTiers, check as check_tiers};
@@ -38,3 +39,4 @@ pub use shard::{
     TierCounts, TierWork,
 };
 pub use spill::{Io, IoDone, IoId, IoWhat};
+pub use sums::Sums;

@@ -241,7 +241,7 @@ impl Shard {
             agenda: Agenda::default(),
             out: Outbox::default(),
             pending: AllPending::default(),
-            tiers: Tiers::new(&config.disks, frames),
+            tiers: Tiers::new(&config.disks, config.block_size, frames),
             turns: MoveTurns::new(config.moving),
             config,
             extents: Extents::default(),

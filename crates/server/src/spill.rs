@@ -2,10 +2,10 @@
 
 use crate::alarm::Alarms;
 use crate::notes::Note;
+use crate::sums::Sums;
 use honeycomb_block::{Backing, Pin};
 use honeycomb_env::{AWAY, Clock, Volume};
 use honeycomb_transport::{Mailbox, NotPosted};
-use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{Bug, TierIx};
 use honeycomb_wire::messages::TierTraffic;
 use std::collections::VecDeque;
@@ -39,6 +39,8 @@ pub enum IoWhat {
         at: u64,
         /// Bytes of a block that do not change meanwhile.
         bytes: Pin,
+        /// Bytes of a chunk.
+        chunk: usize,
     },
     /// Read as many bytes as fit, and verify the checksums of their chunks.
     Read {
@@ -46,8 +48,8 @@ pub enum IoWhat {
         at: u64,
         /// Destination.
         into: Backing,
-        /// Checksums, one per chunk.
-        sums: Vec<u32>,
+        /// Checksums.
+        sums: Sums,
     },
     /// Read the first bytes of a block that is promoted, or some bytes of a block that is demoted from a disk
     /// to a store, and verify the checksums of their chunks. No request waits for this.
@@ -58,8 +60,8 @@ pub enum IoWhat {
         into: Backing,
         /// Number of bytes.
         length: usize,
-        /// Checksums, one per chunk.
-        sums: Vec<u32>,
+        /// Checksums.
+        sums: Sums,
     },
     /// These bytes are no longer needed.
     Discard(Range<u64>),
@@ -69,7 +71,7 @@ pub enum IoWhat {
 #[derive(Debug)]
 pub enum IoDone {
     /// The bytes are on the disk; these are the checksums of their chunks.
-    Written(Vec<u32>),
+    Written(Sums),
     /// The bytes were read, and their checksums are right.
     Read(Backing),
     /// The disk has freed the space, or keeps it until it is overwritten.
@@ -81,19 +83,14 @@ pub enum IoDone {
     Away(String),
 }
 
-/// The checksums of some bytes, one per chunk.
-pub(crate) fn sums_of(bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks(TIER_CHUNK).map(crc32fast::hash).collect()
-}
-
 impl Io {
     /// Executes the operation, on a shard's part of a volume that begins at `base`. This is the only place
     /// where the bytes of a block are written to a disk or read from one.
     pub fn carry_out(self, volume: &dyn Volume, base: u64) -> (IoId, IoDone) {
         let done = match self.what {
-            IoWhat::Write { at, bytes } => {
+            IoWhat::Write { at, bytes, chunk } => {
                 let written = volume.write(base + at, bytes.bytes());
-                written.map(|()| IoDone::Written(sums_of(bytes.bytes())))
+                written.map(|()| IoDone::Written(Sums::of(bytes.bytes(), chunk)))
             }
             IoWhat::Read { at, mut into, sums } => {
                 let bytes = into.slice_mut(0..into.len());
@@ -147,7 +144,7 @@ pub(crate) fn read_checked(
     volume: &dyn Volume,
     at: u64,
     bytes: &mut [u8],
-    sums: &[u32],
+    sums: &Sums,
 ) -> io::Result<()> {
     read(volume, at, bytes, sums).or_else(|e| match e.kind() {
         AWAY => Err(e),
@@ -155,11 +152,11 @@ pub(crate) fn read_checked(
     })
 }
 
-fn read(volume: &dyn Volume, at: u64, bytes: &mut [u8], sums: &[u32]) -> io::Result<()> {
-    let (got, due) = (sums.len(), bytes.len().div_ceil(TIER_CHUNK));
-    assert_eq!(got, due, "INV-11: {} bytes are read with {got} checksums", bytes.len());
+fn read(volume: &dyn Volume, at: u64, bytes: &mut [u8], sums: &Sums) -> io::Result<()> {
+    let length = bytes.len();
+    assert!(sums.are_for(length), "INV-11: {length} bytes are read with other checksums");
     volume.read(at, bytes)?;
-    if sums_of(bytes) != sums && !Bug::SumUnchecked.active() {
+    if !sums.verify(bytes) && !Bug::SumUnchecked.active() {
         return Err(io::Error::other("the disk returned other bytes than were written"));
     }
     Ok(())

@@ -77,6 +77,8 @@ pub const PAGE_RESERVE_FRACTION: u64 = 64;
 pub const TIERS_MAX: usize = 8;
 /// Bytes of a block in a lower tier that share a checksum; also the smallest read.
 pub const TIER_CHUNK: usize = 16 * 1024;
+/// The same for runs of deltas, of which most have fewer bytes than a chunk of a block.
+pub const RUN_CHUNK: usize = 4 * 1024;
 /// Bytes of one write to a lower tier.
 pub const TIER_PIECE: usize = 1024 * 1024;
 /// Bytes that one reply reads from a lower tier; a reader of more requests the rest again.

@@ -14,21 +14,28 @@ use crate::authorize::routed_here;
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Sealed, busy};
-use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::limits::{RUN_CHUNK, TIER_CHUNK};
 use honeycomb_types::{BlockAt, Bug, Time};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-/// A block is read back when its deltas have this part of its own bytes ...
-const MERGE_FRACTION: usize = 4;
-/// ... and at least so many bytes.
+/// A block is read back when its deltas have this part of its own bytes, and at least so many bytes.
+const MERGE_FRACTION: usize = 3;
 const MERGE_LEAST: usize = 4 * TIER_CHUNK;
+/// Its writers wait for that when they have this part, and twice as many: each byte of the deltas takes room
+/// on the disk, and is read and written again with the block.
+const WAIT_FRACTION: usize = 2;
 /// The pause after a run that could not be written.
 const RUN_AGAIN: Duration = Duration::from_millis(50);
 /// The pause of a writer whose block has too many deltas, in microseconds.
 const RETRY_MERGE_US: u64 = 2000;
+
+/// The deltas with which the writers of a block of this length wait.
+pub(super) fn runs_most(length: usize) -> usize {
+    (length / WAIT_FRACTION).max(2 * MERGE_LEAST)
+}
 
 /// The memory of the deltas of a shard.
 #[derive(Debug, Default)]
@@ -106,12 +113,12 @@ impl TierWork<'_> {
             self.give_places(now);
             return ChangedBelow::Done(busy(RETRY_BUFFERS_US));
         }
-        let (all, most) = (slot.deltas().all, (length / MERGE_FRACTION).max(MERGE_LEAST));
-        if all >= most && slot.residency.takes_runs() {
+        let all = slot.deltas().all;
+        if all >= (length / MERGE_FRACTION).max(MERGE_LEAST) && slot.residency.takes_runs() {
             self.tiers.write_cache.wants(at, true);
             self.give_places(now);
         }
-        if all >= 2 * most {
+        if all >= runs_most(length) {
             return ChangedBelow::Done(busy(RETRY_MERGE_US));
         }
         let parts = self.reads().parts();
@@ -179,7 +186,8 @@ impl LowerReads<'_> {
         self.tiers.deltas.recount_of(slot);
         self.tiers.deltas.leaving += length;
         let offset = disk_slot as u64 * size as u64 + from as u64;
-        let what = IoWhat::Write { at: offset, bytes: pages.pin(0..length) };
+        let bytes = pages.pin(0..length);
+        let what = IoWhat::Write { at: offset, bytes, chunk: RUN_CHUNK };
         self.tiers.ask(tier, disk_slot, Doing::WriteRun { at, from, length }, what);
         true
     }
@@ -235,7 +243,7 @@ impl LowerReads<'_> {
         let outcome = match done {
             IoDone::Written(sums) => {
                 let disk = slot.residency.copy_mut().expect("it has this slot");
-                disk.add_run(from, &sums);
+                disk.add_run(from, length, &sums);
                 self.tiers.counts.written += length as u64;
                 self.tiers.counts.runs.0 += 1;
                 Sealed::Written

@@ -8,18 +8,22 @@
 //! Behind the bytes of a kv's block may be runs with its deltas (`deltas.rs`).
 //!
 //! Offsets and lengths of a copy are multiples of a page; a checksum covers one chunk, or the part of the
-//! last chunk that was written.
+//! last chunk that was written. Chunks of runs are smaller.
 
-use crate::spill::sums_of;
+use super::deltas::runs_most;
+use crate::sums::Sums;
 use honeycomb_block::Backing;
 use honeycomb_structures::Rest;
-use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::limits::{RUN_CHUNK, TIER_CHUNK};
 use honeycomb_types::{Bug, TierIx};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Offsets and lengths on a disk are multiples of this.
 pub(super) const PAGE: usize = honeycomb_env::VOLUME_ALIGN;
+
+/// Bytes of runs beyond those with which writers wait: a run has whole chunks.
+const RUNS_BEYOND: usize = 16 * RUN_CHUNK;
 
 /// The copy of a block on a disk.
 #[derive(Debug)]
@@ -33,12 +37,12 @@ pub(super) struct OnDisk {
     pub written: u64,
     /// Bytes of the block that the copy holds, from the first.
     length: usize,
-    /// Checksums of the chunks, from the first.
-    sums: Vec<u32>,
+    /// Its checksums.
+    sums: Sums,
     /// The end of the runs behind these bytes; 0 without runs.
     runs_end: usize,
-    /// Checksums of the chunks of the runs, which begin where the copy ends.
-    run_sums: Vec<u32>,
+    /// The checksums of the runs, which begin where the copy ends.
+    run_sums: Sums,
     /// Held by flushes that read the copy: its slot belongs to no other block until they drop it.
     hold: Option<Arc<()>>,
 }
@@ -46,7 +50,7 @@ pub(super) struct OnDisk {
 impl OnDisk {
     /// A slot to which nothing was written.
     pub fn empty(tier: TierIx, slot: u32) -> OnDisk {
-        let (sums, run_sums) = (Vec::new(), Vec::new());
+        let (sums, run_sums) = (Sums::none(TIER_CHUNK), Sums::none(RUN_CHUNK));
         OnDisk { tier, slot, written: 0, length: 0, sums, runs_end: 0, run_sums, hold: None }
     }
 
@@ -94,28 +98,22 @@ impl OnDisk {
             self.slot
         );
         self.written = written;
-        self.sums.resize(end.div_ceil(TIER_CHUNK), 0);
+        self.sums.resize(end);
     }
 
-    /// The checksums of a piece that was written, from this chunk on.
-    pub fn wrote(&mut self, chunk: usize, sums: &[u32]) {
-        let (end, all) = (chunk + sums.len(), self.sums.len());
-        assert!(end <= all, "INV-11: the checksums of chunks up to {end} were written, of {all}");
+    /// The checksums of a piece that was written at this offset.
+    pub fn wrote(&mut self, from: usize, sums: &Sums) {
         assert!(
-            chunk >= self.length / TIER_CHUNK,
-            "INV-41: chunk {chunk} of a copy that keeps {} bytes is written",
+            from / TIER_CHUNK >= self.length / TIER_CHUNK,
+            "INV-41: byte {from} of a copy that keeps {} bytes is written",
             self.length
         );
-        self.sums[chunk..chunk + sums.len()].copy_from_slice(sums);
+        self.sums.set(from, sums);
     }
 
     /// Every piece up to `end` was written.
     pub fn complete(&mut self, end: usize) {
-        assert_eq!(
-            self.sums.len(),
-            end.div_ceil(TIER_CHUNK),
-            "INV-41: one checksum for each chunk of {end} bytes"
-        );
+        assert!(self.sums.are_for(end), "INV-41: one checksum for each chunk of {end} bytes");
         self.length = end;
     }
 
@@ -124,27 +122,34 @@ impl OnDisk {
         self.length.max(self.runs_end)
     }
 
-    /// Where the next run begins in a slot of so many bytes, and the most bytes that it may have.
-    pub fn room_for_run(&self, slot: usize) -> (usize, usize) {
-        (self.end(), slot - self.end())
+    /// The end of the runs that the copy may have, in a slot of so many bytes.
+    pub fn runs_most(&self, slot: usize) -> usize {
+        let runs = runs_most(self.length) + RUNS_BEYOND;
+        (self.length + runs).next_multiple_of(PAGE).min(slot)
     }
 
-    /// A run was written behind the others: its chunks have these checksums.
-    pub fn add_run(&mut self, from: usize, sums: &[u32]) {
+    /// Where the next run begins in a slot of so many bytes, and the most bytes that it may have.
+    pub fn room_for_run(&self, slot: usize) -> (usize, usize) {
+        (self.end(), self.runs_most(slot).saturating_sub(self.end()))
+    }
+
+    /// A run of so many bytes, with these checksums, was written behind the others.
+    pub fn add_run(&mut self, from: usize, length: usize, sums: &Sums) {
         assert_eq!(from, self.end(), "INV-61: a run begins where the last one ends");
-        self.run_sums.extend_from_slice(sums);
-        self.runs_end = from + sums.len() * TIER_CHUNK;
+        assert!(length.is_multiple_of(RUN_CHUNK), "INV-61: a run of {length} bytes");
+        self.run_sums.extend(sums);
+        self.runs_end = from + length;
     }
 
     /// The place of all runs, and their checksums; `None` without runs.
-    pub fn runs(&self) -> Option<(Range<usize>, Vec<u32>)> {
+    pub fn runs(&self) -> Option<(Range<usize>, Sums)> {
         (self.runs_end > 0).then(|| (self.length..self.runs_end, self.run_sums.clone()))
     }
 
     /// The content of all runs is in memory now.
     pub fn forget_runs(&mut self) {
         self.runs_end = 0;
-        self.run_sums.clear();
+        self.run_sums.resize(0);
     }
 
     /// Whether chunks of both ranges can be read together: both are of the copy, or both of runs.
@@ -160,7 +165,7 @@ impl OnDisk {
             self.length
         );
         self.length = floor;
-        self.sums.truncate(floor / TIER_CHUNK);
+        self.sums.resize(floor);
         self.forget_runs();
     }
 
@@ -171,26 +176,23 @@ impl OnDisk {
     }
 
     /// The chunks around a range of the copy or of its runs, and their checksums.
-    pub fn chunks(&self, range: &Range<usize>) -> (Range<usize>, Vec<u32>) {
-        if self.runs_end > 0 && range.start >= self.length {
-            let place = |at: usize| at - self.length;
-            let chunks = place(range.start) / TIER_CHUNK..place(range.end).div_ceil(TIER_CHUNK);
-            let at = |chunk: usize| self.length + chunk * TIER_CHUNK;
-            return (at(chunks.start)..at(chunks.end), self.run_sums[chunks].to_vec());
-        }
+    pub fn chunks(&self, range: &Range<usize>) -> (Range<usize>, Sums) {
+        let (first, length, sums) = match self.runs_end > 0 && range.start >= self.length {
+            true => (self.length, self.runs_end - self.length, &self.run_sums),
+            false => (0, self.length, &self.sums),
+        };
         assert!(
-            range.end <= self.length,
+            range.end <= first + length,
             "INV-41: bytes {range:?} are outside a copy of {} bytes",
             self.length
         );
-        let end = range.end.next_multiple_of(TIER_CHUNK).min(self.length);
-        let around = range.start / TIER_CHUNK * TIER_CHUNK..end;
-        let sums = &self.sums[around.start / TIER_CHUNK..end.div_ceil(TIER_CHUNK)];
-        (around, sums.to_vec())
+        let around = sums.around(&(range.start - first..range.end - first), length);
+        let sums = sums.part(&around);
+        (first + around.start..first + around.end, sums)
     }
 
     /// Everything that the copy holds.
-    pub fn all(&self) -> (Range<usize>, Vec<u32>) {
+    pub fn all(&self) -> (Range<usize>, Sums) {
         self.chunks(&(0..self.length))
     }
 
@@ -208,7 +210,7 @@ impl OnDisk {
         debug_assert!(
             Bug::ChangesStayUp.active()
                 || length <= floor
-                || sums_of(backing.slice(floor..self.length)) == self.sums[floor / TIER_CHUNK..],
+                || self.sums.part(&(floor..self.length)).verify(backing.slice(floor..self.length)),
             "INV-41: memory and the copy that stands for it differ"
         );
         if Bug::CopyEndsWithStructure.active() {

@@ -126,7 +126,7 @@ impl TierWork<'_> {
                 slot.backing = backing;
                 slot.enlarge_memory();
                 let copy = slot.residency.promoted().expect("the block was read from its disk");
-                self.tiers.free_copy(copy, self.config.block_size);
+                self.tiers.free_copy(copy);
                 TierIx::MEMORY
             }
             _ => {
@@ -151,7 +151,7 @@ impl LowerReads<'_> {
         self.tiers.frames.take(capacity);
         self.tiers.give_room(MemoryRoom::Cache, capacity);
         if let Some(copy) = copy {
-            self.tiers.free_copy(copy, self.config.block_size);
+            self.tiers.free_copy(copy);
         }
         self.out.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
         // Blocks that wait for its place get it in the next tick, which is due at once.

@@ -30,13 +30,16 @@ use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
 use honeycomb_structures::{Answer, Rest};
-use honeycomb_types::limits::{DISCARD_AGAIN, WARM_READ_MAX};
+use honeycomb_types::limits::{DISCARD_AGAIN, TIER_CHUNK, WARM_READ_MAX};
 use honeycomb_types::{BlockAt, Bug, StructureId, TierClass, TierIx, TierSpec, Time};
 use honeycomb_wire::Status;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
+
+/// Bytes of a slot that are returned to the disk when its block has become shorter.
+const TRIM_LEAST: usize = 4 * TIER_CHUNK;
 
 /// The pause between two looks whether the memory of a demoted block is still read.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -56,6 +59,8 @@ struct DiskSlot {
     busy: u32,
     /// No block has it any more.
     released: bool,
+    /// The end of the bytes that may take room on the disk.
+    end: usize,
 }
 
 /// This shard's part of one disk.
@@ -74,6 +79,7 @@ pub(super) enum Doing {
     ReadBack { at: BlockAt, number: u64, chunk: usize },
     ReadRuns { at: BlockAt, number: u64 },
     WriteRun { at: BlockAt, from: usize, length: usize },
+    Trim,
     Promote { at: BlockAt },
     ExportRead { at: BlockAt, export: u64, from: usize },
     ExportWrite { at: BlockAt, export: u64, from: usize },
@@ -114,6 +120,8 @@ impl FreedAfterRead {
 #[derive(Debug, Default)]
 pub(super) struct Tiers {
     disks: Vec<DiskShare>,
+    /// Bytes of a slot.
+    block_size: usize,
     /// The last number of an I/O, of a write of a copy, or of an operation that waits for I/O.
     last: u64,
     doing: HashMap<u64, (TierIx, u32, Doing)>,
@@ -155,13 +163,13 @@ pub struct TierCounts {
 }
 
 impl Tiers {
-    pub(super) fn new(disks: &[TierSpec], frames: UnitsInUse) -> Tiers {
+    pub(super) fn new(disks: &[TierSpec], block_size: usize, frames: UnitsInUse) -> Tiers {
         let disks = disks.iter().map(|&TierSpec { class, blocks }| DiskShare {
             class,
             free: (0..blocks).rev().collect(),
             slots: vec![DiskSlot::default(); blocks as usize],
         });
-        Tiers { disks: disks.collect(), frames, ..Tiers::default() }
+        Tiers { disks: disks.collect(), block_size, frames, ..Tiers::default() }
     }
 
     fn disk(&mut self, tier: TierIx) -> &mut DiskShare {
@@ -190,16 +198,26 @@ impl Tiers {
         self.last
     }
 
+    /// The offset of a slot in its shard's part of the disk.
+    fn offset_of(&self, slot: u32) -> u64 {
+        slot as u64 * self.block_size as u64
+    }
+
     pub(super) fn ask(&mut self, tier: TierIx, slot: u32, doing: Doing, what: IoWhat) {
         let id = self.number();
         self.doing.insert(id, (tier, slot, doing));
-        self.disk(tier).slots[slot as usize].busy += 1;
+        let from = self.offset_of(slot);
+        let state = &mut self.disk(tier).slots[slot as usize];
+        state.busy += 1;
+        if let IoWhat::Write { at, bytes, .. } = &what {
+            state.end = state.end.max((at - from) as usize + bytes.bytes().len());
+        }
         self.out.push(Io { id: IoId(id), tier, what });
     }
 
     /// No block has this slot any more. When its last I/O has ended, its room is returned to the disk, and
     /// after that another block may get it (INV-44).
-    pub(super) fn release(&mut self, tier: TierIx, slot: u32, block_size: usize) {
+    pub(super) fn release(&mut self, tier: TierIx, slot: u32) {
         let state = &mut self.disk(tier).slots[slot as usize];
         state.released = true;
         if Bug::SlotReusedWhileDraining.active() {
@@ -207,22 +225,38 @@ impl Tiers {
             return self.disk(tier).free.push(slot);
         }
         if state.busy == 0 {
-            self.discard(tier, slot, block_size);
+            self.discard(tier, slot);
         }
     }
 
     /// An I/O operation of a slot has ended.
-    fn ended(&mut self, tier: TierIx, slot: u32, block_size: usize) {
+    fn ended(&mut self, tier: TierIx, slot: u32) {
         let state = &mut self.disk(tier).slots[slot as usize];
         state.busy -= 1;
         if state.busy == 0 && state.released {
-            self.discard(tier, slot, block_size);
+            self.discard(tier, slot);
         }
     }
 
-    fn discard(&mut self, tier: TierIx, slot: u32, block_size: usize) {
-        let at = slot as u64 * block_size as u64;
-        self.ask(tier, slot, Doing::Discard, IoWhat::Discard(at..at + block_size as u64));
+    fn discard(&mut self, tier: TierIx, slot: u32) {
+        let at = self.offset_of(slot);
+        self.disk(tier).slots[slot as usize].end = 0;
+        let all = at..at + self.block_size as u64;
+        self.ask(tier, slot, Doing::Discard, IoWhat::Discard(all));
+    }
+
+    /// A block was written to its slot: the room behind the copy and its runs is returned to the disk, if it
+    /// is much. Until that has ended the slot is busy, and a longer copy is written to another one.
+    pub(super) fn trim(&mut self, copy: &OnDisk) {
+        let (tier, slot, end) = (copy.tier, copy.slot, copy.runs_most(self.block_size));
+        let state = &mut self.disk(tier).slots[slot as usize];
+        if state.end < end + TRIM_LEAST {
+            return;
+        }
+        let before = std::mem::replace(&mut state.end, end);
+        let at = self.offset_of(slot);
+        let rest = at + end as u64..at + before as u64;
+        self.ask(tier, slot, Doing::Trim, IoWhat::Discard(rest));
     }
 
     /// Whether no I/O is to be carried out.
@@ -279,21 +313,21 @@ impl Tiers {
     }
 
     /// Frees the slot of a copy, when no flush reads it any more.
-    pub(super) fn free_copy(&mut self, copy: OnDisk, block_size: usize) {
+    pub(super) fn free_copy(&mut self, copy: OnDisk) {
         let (tier, slot) = (copy.tier, copy.slot);
         if let Some(hold) = copy.held() {
             self.disk(tier).slots[slot as usize].busy += 1;
             self.lent.push((tier, slot, hold));
             self.look_again = Some(Time::ZERO);
         }
-        self.release(tier, slot, block_size);
+        self.release(tier, slot);
     }
 
     /// Repeats requests to free slots of stores that could not be reached.
-    fn discard_again(&mut self, now: Time, block_size: usize) {
+    fn discard_again(&mut self, now: Time) {
         let due = self.unreturned.extract_if(.., |(due, ..)| *due <= now).collect::<Vec<_>>();
         for (_, tier, slot) in due {
-            self.discard(tier, slot, block_size);
+            self.discard(tier, slot);
         }
     }
 }
@@ -446,10 +480,9 @@ impl TierWork<'_> {
                 self.out.effects.push(Effect::TierChanged { structure, at, tier });
             }
         }
-        let size = self.config.block_size;
         let read = self.tiers.lent.extract_if(.., |(.., hold)| Arc::strong_count(hold) == 1);
         for (tier, slot, _) in read.collect::<Vec<_>>() {
-            self.tiers.ended(tier, slot, size);
+            self.tiers.ended(tier, slot);
         }
         for at in std::mem::take(&mut self.tiers.hungry) {
             self.read_pieces_again(at);
@@ -467,7 +500,7 @@ impl TierWork<'_> {
 
     /// Time has passed.
     pub(super) fn tick_tiers(&mut self, now: Time) {
-        self.tiers.discard_again(now, self.config.block_size);
+        self.tiers.discard_again(now);
         if self.tiers.look_again.is_some_and(|due| due <= now) {
             self.let_go(now);
         }
@@ -478,10 +511,10 @@ impl TierWork<'_> {
         let (room, extra, copy) = residency.end();
         self.tiers.give_room(room, capacity);
         if let Some((tier, slot)) = extra {
-            self.tiers.release(tier, slot, self.config.block_size);
+            self.tiers.release(tier, slot);
         }
         if let Some(copy) = copy {
-            self.tiers.free_copy(copy, self.config.block_size);
+            self.tiers.free_copy(copy);
         }
     }
 
@@ -519,7 +552,7 @@ impl TierWork<'_> {
             state.released = false;
             return self.tiers.disk(tier).free.push(slot);
         }
-        self.tiers.ended(tier, slot, self.config.block_size);
+        self.tiers.ended(tier, slot);
         self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_) | IoDone::Away(_)));
         match doing {
             Doing::ReadBack { at, number, chunk } => {
@@ -543,6 +576,7 @@ impl TierWork<'_> {
             Doing::ExportWrite { at, export, from } => {
                 self.piece_written(now, at, export, from, done);
             }
+            Doing::Trim => {}
             Doing::Discard => unreachable!("returned above"),
         }
     }

@@ -299,6 +299,41 @@ fn sets_of_a_block_below_memory_read_nothing_and_have_room() {
     (0..15).for_each(sets_read_nothing_and_have_room);
 }
 
+/// A block that was long when it left memory kept the room of a whole block on the disk.
+#[test]
+fn block_that_became_short_takes_little_of_the_disk() {
+    let below = Below::with_deltas(4 * SIZE, 1, 8 << 10, 4);
+    let mut world = World { below, maps: vec![Map::new(); BLOCKS as usize] };
+    let put = |world: &mut World, block: u32, n: usize, byte: u8| {
+        let (key, value) = (format!("key {n}"), vec![byte; 8000]);
+        let args = [&[PutMode::Blind as u8], key.as_bytes()].concat();
+        let (answer, _) = world.below.run(block, Op::KvPut, &args, &value);
+        assert_eq!(answer.status, Status::Ok);
+        world.maps[block as usize].insert(key.into_bytes(), value);
+    };
+    // The other block gets the only place of the write cache.
+    let leave = |world: &mut World, n: u8| {
+        put(world, 1, 0, n);
+        (0..2).for_each(|block| world.below.lower(block));
+        world.check(1);
+        world.below.settle();
+        world.below.disk.taken()
+    };
+    (0..100).for_each(|n| put(&mut world, 0, n, 1));
+    let long = leave(&mut world, 1);
+    assert!(long >= 800_000, "{long} bytes");
+    (0..97).for_each(|n| world.delete(0, format!("key {n}").as_bytes()));
+    world.check(0);
+    let short = leave(&mut world, 2);
+    // The rest is for deltas.
+    assert!(2 * short <= long, "3 entries take {short} bytes, and 100 took {long}");
+    (0..60).for_each(|n| put(&mut world, 0, 97 + n % 3, n as u8));
+    world.below.settle();
+    let changed = world.below.disk.taken();
+    assert!(2 * changed <= long, "3 entries with their deltas take {changed} bytes");
+    world.check(0);
+}
+
 /// A block that became empty in the write cache leaves it without a write: its copy is stale, and its deltas
 /// come after it.
 #[test]

@@ -12,7 +12,7 @@ use crate::{
     Answer, Bytes, Content, Fetched, LowerTierChanges, LowerTierReads, Movable, Rest, Snapshot,
 };
 use honeycomb_types::Bug;
-use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::limits::RUN_CHUNK;
 use honeycomb_wire::{Op, key_hash};
 use std::ops::Range;
 
@@ -125,7 +125,7 @@ impl Store {
             let enough = match self.reach(bytes, hash, key) {
                 None => needs.and(false, region.lookup_bytes()),
                 Some(None) => needs.and(true, region.lookup_bytes()),
-                Some(Some(Found::Value(_) | Found::Below(_))) => needs.and(true, TIER_CHUNK),
+                Some(Some(Found::Value(_) | Found::Below(_))) => needs.and(true, RUN_CHUNK),
                 Some(Some(Found::Entry(hit))) => {
                     let value = self.table.value_of(bytes, &hit);
                     needs.and(bytes.wants(&value), region.lookup_bytes() + value.len())

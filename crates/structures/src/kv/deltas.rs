@@ -9,7 +9,7 @@
 use crate::{Bytes, Sealed};
 use hashbrown::HashTable;
 use honeycomb_types::Bug;
-use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::limits::RUN_CHUNK;
 use honeycomb_wire::key_hash;
 use std::ops::Range;
 
@@ -276,7 +276,7 @@ impl Deltas {
     /// most `most` bytes. `None` if they are more, or none, or others are being written.
     pub fn seal(&mut self, at: usize, most: usize) -> Option<Vec<u8>> {
         let live = self.fresh.bytes.len() - self.fresh.dead;
-        let len = live.next_multiple_of(TIER_CHUNK);
+        let len = live.next_multiple_of(RUN_CHUNK);
         if live == 0 || len > most || self.leaving.is_some() {
             return None;
         }

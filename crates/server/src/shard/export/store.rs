@@ -11,6 +11,7 @@ use crate::shard::owners::Owners;
 use crate::shard::residency::{MemoryRoom, Residency};
 use crate::shard::tiers::{BlockResidency, TierWork};
 use crate::shard::{BlockOwner, BlockSlot, Effect};
+use crate::sums::Sums;
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, Snapshot};
 use honeycomb_types::limits::TIER_CHUNK;
@@ -198,7 +199,7 @@ fn stored(residency: &mut Residency, length: usize, block_size: usize) -> Vec<St
         parts.push(runs.expect("INV-61: bytes behind those of a block are its runs"));
     }
     let base = disk.slot as u64 * block_size as u64;
-    let part = |(chunks, sums): (Range<usize>, Vec<u32>)| StoredBytes {
+    let part = |(chunks, sums): (Range<usize>, Sums)| StoredBytes {
         tier: disk.tier,
         from: chunks.start,
         at: base + chunks.start as u64,

@@ -132,7 +132,7 @@ impl TierWork<'_> {
             }
             self.leave_memory(index);
             if let Some(stale) = stale {
-                self.tiers.free_copy(stale, self.config.block_size);
+                self.tiers.free_copy(stale);
             }
             return Ok(());
         }
@@ -292,7 +292,7 @@ impl TierWork<'_> {
     ) {
         let offset = slot as u64 * self.config.block_size as u64 + from as u64;
         let doing = Doing::ExportWrite { at, export, from };
-        self.tiers.ask(to, slot, doing, IoWhat::Write { at: offset, bytes });
+        self.tiers.ask(to, slot, doing, IoWhat::Write { at: offset, bytes, chunk: TIER_CHUNK });
     }
 
     /// The export with this number, if it has not ended.
@@ -342,7 +342,7 @@ impl TierWork<'_> {
             // The checksums of an export from a disk are those of the copy that was read.
             IoDone::Written(sums) if export.is_from_memory() => {
                 let disk = self.blocks.bytes_of(index).residency.copy_mut();
-                disk.expect("it is being written").wrote(from / TIER_CHUNK, &sums);
+                disk.expect("it is being written").wrote(from, &sums);
             }
             IoDone::Written(_) => {}
             IoDone::Failed(_) | IoDone::Away(_) => {
@@ -378,7 +378,7 @@ impl TierWork<'_> {
                 let BlockResidency { owner, residency, .. } = self.blocks.bytes_of(index);
                 let (structure, at, tier) = (owner.structure, owner.at, residency.tier());
                 let _ = residency.export_failed();
-                self.tiers.release(export.to, export.slot, self.config.block_size);
+                self.tiers.release(export.to, export.slot);
                 self.out.effects.push(Effect::TierChanged { structure, at, tier });
             }
         }
@@ -390,6 +390,13 @@ impl TierWork<'_> {
         let disk = residency.copy_mut().expect("INV-41: the copy of a demoted block was written");
         disk.complete(export.range.end.next_multiple_of(PAGE));
         self.tiers.counts.written += export.range.len() as u64;
+        // Only such blocks are written to the same slot many times, with other lengths.
+        let changes =
+            self.blocks.get_mut(index).is_some_and(|slot| slot.lower_tier_changes().is_some());
+        if export.range.start == 0 && changes {
+            let disk = self.blocks.bytes_of(index).residency.copy();
+            self.tiers.trim(disk.expect("it was completed just now"));
+        }
         self.leave_memory(index);
         self.let_go(now);
     }
@@ -411,7 +418,7 @@ impl TierWork<'_> {
             self.out.effects.push(Effect::TierChanged { structure, at, tier });
         }
         if let Some(left) = left {
-            self.tiers.free_copy(left, self.config.block_size);
+            self.tiers.free_copy(left);
         }
         let slot = self.blocks.get_mut(index).filter(|_| export.failed);
         if let Some(stay) = slot.and_then(|slot| slot.residency.stay_mut()) {
@@ -430,7 +437,7 @@ impl TierWork<'_> {
         let left = residency.copied_further(copy).expect("the block was read from its disk");
         self.tiers.counts.written += export.range.len() as u64;
         self.retained_was_demoted(index);
-        self.tiers.free_copy(left, self.config.block_size);
+        self.tiers.free_copy(left);
         if Bug::ArrivalUnreported.active() {
             return;
         }
@@ -451,7 +458,7 @@ impl LowerReads<'_> {
         }
         let slot = self.tiers.take_slot(to).ok_or("the disk has no free slot")?;
         if let Some(old) = self.blocks.bytes_of(index).residency.take_copy() {
-            self.tiers.free_copy(old, self.config.block_size);
+            self.tiers.free_copy(old);
         }
         Ok(slot)
     }
