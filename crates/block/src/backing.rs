@@ -23,6 +23,9 @@ const HUGE_PAGE: usize = 2 << 20;
 /// which it searches for every page that it inspects.
 const RECYCLING_SHEDS: u8 = 16;
 
+/// The owner of memory outside of blocks, which is none of the jobs.
+const BUFFERS: Tenant = Tenant(u128::MAX);
+
 /// Bytes that the processor fetches together.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
@@ -39,15 +42,15 @@ pub(crate) struct Mapping {
     /// place.
     tenant: Option<Tenant>,
     reclaimer: Reclaimer,
-    /// A counter that includes these bytes for as long as they are readable.
-    counted: Option<Arc<AtomicUsize>>,
+    /// A counter that includes so many bytes for as long as these are readable.
+    counted: Option<(Arc<AtomicUsize>, usize)>,
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(raw) = self.raw.take() {
-            if let Some(counted) = &self.counted {
-                counted.fetch_sub(raw.len(), Relaxed);
+            if let Some((counted, bytes)) = &self.counted {
+                counted.fetch_sub(*bytes, Relaxed);
             }
             let (written, capacity) = (*self.written.get_mut(), *self.capacity.get_mut());
             self.reclaimer.give(raw, self.tenant, written, capacity);
@@ -308,17 +311,25 @@ impl Backing {
     }
 
     /// Memory outside of blocks: its bytes are added to a counter now, and subtracted when they are
-    /// no longer readable. Zero at first.
+    /// no longer readable. Zero at first, also if it was such memory just before (INV-04).
     pub fn counted(
         length: usize,
         count: &Arc<AtomicUsize>,
         reclaimer: &Reclaimer,
     ) -> io::Result<Backing> {
-        let raw = Backing::new_pages(length, length)?;
+        let size = length.next_power_of_two().max(page_size());
+        let (raw, written) = match reclaimer.take(BUFFERS, (size, size)) {
+            Some(Used { raw, written, .. }) => (raw, written),
+            None => (Backing::new_pages(size, size)?, 0),
+        };
         count.fetch_add(length, Relaxed);
-        let mut mapping = Mapping::new(Some(raw), length, None, reclaimer);
-        mapping.counted = Some(count.clone());
-        Ok(Backing::of(mapping, length, 0))
+        let mut mapping = Mapping::new(Some(raw), size, Some(BUFFERS), reclaimer);
+        mapping.counted = Some((count.clone(), length));
+        mapping.wrote(written);
+        let mut backing = Backing::of(mapping, size, 0);
+        backing.slice_mut(0..written).fill(0);
+        (backing.length, backing.capacity) = (length, length);
+        Ok(backing)
     }
 
     /// Moves the bytes before this to a lower tier: they can no longer be accessed here.

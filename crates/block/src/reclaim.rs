@@ -24,6 +24,8 @@ const KEPT_TICKS: u64 = 4;
 const RESERVE_OF_GROWN: usize = 32;
 /// The same for chunks that other blocks have given up, which were resident before.
 const RECYCLED_OF_GROWN: usize = 8;
+/// The freed memory that is searched for some of the right size: that which was freed last.
+const SEARCHED: usize = 256;
 /// How long no block grows and no memory is freed before the worker returns free memory of the heap
 /// as well.
 const QUIET: Duration = Duration::from_secs(1);
@@ -367,7 +369,8 @@ impl Reclaimer {
         let mut state = self.0.as_deref()?.0.lock();
         let fits =
             |kept: &FreedMemory| kept.tenant == tenant && (kept.raw.len(), kept.capacity) == size;
-        let at = state.kept.iter().rposition(fits)?;
+        let last = state.kept.iter().rev().take(SEARCHED).position(fits)?;
+        let at = state.kept.len() - 1 - last;
         let FreedMemory { raw, written, tenant: owner, .. } = state.kept.remove(at)?;
         let all = state.bytes;
         assert!(all >= written, "INV-32: {written} of {all} cached bytes are taken");

@@ -358,6 +358,26 @@ fn counted_memory_counts_until_nobody_reads_it() {
     assert_eq!(count.load(Relaxed), 0);
 }
 
+/// INV-04, and that reads below memory map no new memory each.
+#[test]
+fn counted_memory_is_used_again_and_begins_as_zero() {
+    let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX, None);
+    let count = Arc::default();
+    for (round, length) in [40_000, 65_536, 33_000, 50_001].into_iter().enumerate() {
+        let mut b = Backing::counted(length, &count, &reclaimer).unwrap();
+        assert_eq!((b.len(), b.capacity(), count.load(Relaxed)), (length, length, length));
+        assert_eq!(reclaimer.keeps(), 0, "round {round}: the kept memory is in use");
+        assert!(b.slice(0..length).iter().all(|byte| *byte == 0), "round {round}: old bytes");
+        b.slice_mut(0..length).fill(round as u8 + 1);
+        drop(b);
+        assert_eq!(count.load(Relaxed), 0);
+        assert!(reclaimer.keeps() >= length);
+    }
+    // No job gets it.
+    let job = Backing::map_for(Tenant(1), true, 65_536, &reclaimer).unwrap();
+    assert!(job.slice(0..65_536).iter().all(|byte| *byte == 0) && reclaimer.keeps() > 0);
+}
+
 #[test]
 #[should_panic(expected = "outside")]
 fn nothing_beyond_the_block_can_be_reached() {
