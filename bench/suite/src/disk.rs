@@ -6,7 +6,7 @@ use honeycomb_types::Time;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-/// Threads that write to a disk and read from it, as many as in a server.
+/// Threads that write to a disk and read from it: they reach its full rate with pieces of a megabyte.
 const THREADS: u64 = 4;
 
 /// A directory for a server's blocks. It is removed with the benchmark unless it existed before.
@@ -47,8 +47,8 @@ impl Drop for Folder {
     }
 }
 
-/// Bytes per second of writes and reads of a folder's disk alone, with direct I/O where possible, by as many
-/// threads as a server has for it, in pieces of these sizes.
+/// Bytes per second of writes and reads of a folder's disk alone, with direct I/O where possible, by some
+/// threads, in pieces of these sizes.
 pub fn alone(folder: &Folder, bytes: u64, write: usize, read: usize) -> CommandResult<(f64, f64)> {
     let failed = |e: &std::io::Error| Failure::io(folder.path.display(), e);
     let volume = Scratch::open(folder.path(), bytes).map_err(|e| failed(&e))?;

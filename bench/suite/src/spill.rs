@@ -40,7 +40,7 @@ const READ: usize = 1 << 20;
 ///
 /// Several threads write and read files of a job that is not latency-sensitive, whose blocks are placed on
 /// the disk from the start. Before each round, the disk alone is written and read in pieces of the same size,
-/// with direct I/O and as many threads as a server has for it.
+/// with direct I/O, by four threads.
 ///
 /// Meanwhile another job appends 4 KiB to files in memory two thousand times a second. The output shows the
 /// p99 of its appends in three cases: alone; with the same threads writing and reading as much in memory,

@@ -24,7 +24,7 @@ const KEPT_TICKS: u64 = 4;
 const RESERVE_OF_GROWN: usize = 32;
 /// The same for chunks that other blocks have given up, which were resident before.
 const RECYCLED_OF_GROWN: usize = 8;
-/// The freed memory that is searched for some of the right size: that which was freed last.
+/// The freed memory that is searched for some of the right size: the parts freed last.
 const SEARCHED: usize = 256;
 /// How long no block grows and no memory is freed before the worker returns free memory of the heap
 /// as well.

@@ -297,8 +297,11 @@ impl Spiller {
         let queue = if urgent { &mut queues.reads } else { &mut queues.writes };
         queue.push_back(IoJob { io, base, shard });
         drop(queues);
-        // Not every worker takes every operation.
-        self.0.changed.notify_all();
+        // Of many workers, not each takes every operation.
+        match self.1.width() > DIVIDED {
+            true => self.0.changed.notify_all(),
+            false => self.0.changed.notify_one(),
+        }
     }
 }
 

@@ -358,7 +358,7 @@ fn counted_memory_counts_until_nobody_reads_it() {
     assert_eq!(count.load(Relaxed), 0);
 }
 
-/// INV-04, and that reads below memory map no new memory each.
+/// INV-04, and that reads in a lower tier map no new memory each.
 #[test]
 fn counted_memory_is_used_again_and_begins_as_zero() {
     let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX, None);
