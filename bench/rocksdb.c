@@ -3,8 +3,8 @@
  * It reads one line of JSON (contract.h) with "path", "memory", "entries" and "value", fills the database, and
  * replies "ready" with "filling": pairs of the stored bytes and the entries per second at that point. Each further line is a round of "seconds" with "clients",
  * "batch", "zipf" (1: keys by a Zipf distribution, "skew") and "reader" (1: a thread reads single entries
- * meanwhile). "clients" may be 0. The reply has the puts, the seconds, and the p99 of the reads. It comes when
- * no compaction runs, which would disturb what is measured next.
+ * meanwhile). "clients" may be 0. The reply has the puts, the seconds, and the p99 of the reads. A line with
+ * "settle" is answered when no flush and no compaction runs or is due, or is an error after so many seconds.
  *
  * The database has no log, no compression and direct I/O. Its block cache has half of the memory, and its
  * write buffers have the other half.
@@ -17,7 +17,6 @@
 #define KEY 10
 #define FILL 1000
 #define POINTS 40
-#define SETTLE_SECONDS 60
 
 static rocksdb_t *db;
 static rocksdb_writeoptions_t *writing;
@@ -129,15 +128,17 @@ static uint64_t counter(const char *name) {
     return count;
 }
 
-/* Waits until no flush and no compaction runs or is due, or for so many seconds. */
-static void settle(void) {
+/* Waits until no flush and no compaction runs or is due. */
+static void settle(double seconds) {
     const struct timespec pause = {.tv_nsec = 10000000};
-    for (int i = 0; i < SETTLE_SECONDS * 100; i++) {
-        if (!counter("rocksdb.num-running-compactions") && !counter("rocksdb.compaction-pending") &&
-            !counter("rocksdb.num-running-flushes") && !counter("rocksdb.mem-table-flush-pending"))
-            return;
+    uint64_t until = now_ns(CLOCK_MONOTONIC) + (uint64_t)(seconds * 1e9);
+    while (counter("rocksdb.num-running-compactions") || counter("rocksdb.compaction-pending") ||
+           counter("rocksdb.num-running-flushes") || counter("rocksdb.mem-table-flush-pending")) {
+        if (now_ns(CLOCK_MONOTONIC) > until) fail("compactions run for more than %.0f s", seconds);
         nanosleep(&pause, NULL);
     }
+    printf("{\"settled\":true}\n");
+    fflush(stdout);
 }
 
 static void run(const char *line) {
@@ -178,7 +179,6 @@ static void run(const char *line) {
         qsort(read_round.latencies, read_round.count, sizeof *read_round.latencies, by_size);
         p99 = read_round.latencies[(uint64_t)(0.99 * (double)(read_round.count - 1))] / 1000.0;
     }
-    settle();
     printf("{\"puts\":%llu,\"seconds\":%.6f,\"reads_p99_us\":%.3f}\n", (unsigned long long)puts, took, p99);
     fflush(stdout);
 }
@@ -243,8 +243,11 @@ int main(void) {
     fill_noise((unsigned char *)value, value_bytes);
     open_in(path, (uint64_t)number(line, "memory", 0));
     fill_all();
-    settle();
-    while (fgets(line, sizeof line, stdin)) run(line);
+    while (fgets(line, sizeof line, stdin)) {
+        double patience = number(line, "settle", 0);
+        if (patience > 0) settle(patience);
+        else run(line);
+    }
     rocksdb_close(db);
     return 0;
 }

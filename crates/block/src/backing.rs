@@ -1,7 +1,7 @@
 //! One block's memory and the pins on it.
 #![allow(unsafe_code)]
 
-use crate::reclaim::{Reclaimer, Tenant, Trim, Used};
+use crate::reclaim::{BUFFERS, Reclaimer, Tenant, Trim, Used};
 use crate::reserve::Chunk;
 use crate::shared::Shared;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
@@ -23,8 +23,8 @@ const HUGE_PAGE: usize = 2 << 20;
 /// which it searches for every page that it inspects.
 const RECYCLING_SHEDS: u8 = 16;
 
-/// The owner of memory outside of blocks, which is none of the jobs.
-const BUFFERS: Tenant = Tenant(u128::MAX);
+/// Memory outside of blocks of up to so many bytes is mapped in sizes of powers of two.
+const ROUNDED_TO: usize = 1 << 20;
 
 /// Bytes that the processor fetches together.
 #[cfg(target_arch = "x86_64")]
@@ -317,7 +317,10 @@ impl Backing {
         count: &Arc<AtomicUsize>,
         reclaimer: &Reclaimer,
     ) -> io::Result<Backing> {
-        let size = length.next_power_of_two().max(page_size());
+        let size = match length <= ROUNDED_TO {
+            true => length.next_power_of_two().max(page_size()),
+            false => length,
+        };
         let (raw, written) = match reclaimer.take(BUFFERS, (size, size)) {
             Some(Used { raw, written, .. }) => (raw, written),
             None => (Backing::new_pages(size, size)?, 0),
@@ -326,9 +329,8 @@ impl Backing {
         let mut mapping = Mapping::new(Some(raw), size, Some(BUFFERS), reclaimer);
         mapping.counted = Some((count.clone(), length));
         mapping.wrote(written);
-        let mut backing = Backing::of(mapping, size, 0);
-        backing.slice_mut(0..written).fill(0);
-        (backing.length, backing.capacity) = (length, length);
+        let mut backing = Backing::of(mapping, length, 0);
+        backing.slice_mut(0..written.min(length)).fill(0);
         Ok(backing)
     }
 

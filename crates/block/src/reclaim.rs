@@ -24,8 +24,10 @@ const KEPT_TICKS: u64 = 4;
 const RESERVE_OF_GROWN: usize = 32;
 /// The same for chunks that other blocks have given up, which were resident before.
 const RECYCLED_OF_GROWN: usize = 8;
-/// The freed memory that is searched for some of the right size: the parts freed last.
+/// The freed memory outside of blocks that is searched for some of the right size: the parts freed last.
 const SEARCHED: usize = 256;
+/// The part of the reusable memory that is outside of blocks.
+const BUFFERS_OF_KEPT: usize = 4;
 /// How long no block grows and no memory is freed before the worker returns free memory of the heap
 /// as well.
 const QUIET: Duration = Duration::from_secs(1);
@@ -34,6 +36,9 @@ const QUIET: Duration = Duration::from_secs(1);
 /// zeroed it (INV-04).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant(pub u128);
+
+/// The owner of memory outside of blocks, which is none of the jobs.
+pub(crate) const BUFFERS: Tenant = Tenant(u128::MAX);
 
 /// Takes dropped mappings. Cheap to clone.
 #[derive(Clone)]
@@ -65,10 +70,10 @@ struct Common {
 
 #[derive(Default)]
 struct FreedMemoryPool {
-    /// Reusable memory, in the order in which it was freed.
-    kept: VecDeque<FreedMemory>,
-    /// The bytes of these that may be resident.
-    bytes: usize,
+    /// Reusable memory of blocks.
+    blocks: Kept,
+    /// Reusable memory outside of blocks.
+    buffers: Kept,
     /// Bytes of mappings in use.
     mapped: usize,
     /// Mappings to be unmapped at once.
@@ -96,6 +101,47 @@ pub(crate) struct Used {
     pub written: usize,
     /// The tenant that has freed it.
     pub owner: Tenant,
+}
+
+/// Reusable memory, in the order in which it was freed.
+#[derive(Default)]
+struct Kept {
+    list: VecDeque<FreedMemory>,
+    /// The bytes of it that may be resident.
+    bytes: usize,
+}
+
+impl Kept {
+    fn add(&mut self, freed: FreedMemory) {
+        self.bytes += freed.written;
+        self.list.push_back(freed);
+    }
+
+    /// Removes the memory that was freed too long before this tick, and the oldest beyond so many bytes.
+    fn expire(&mut self, tick: u64, room: usize) -> impl Iterator<Item = MmapRaw> {
+        let old = |kept: &FreedMemory| kept.since + KEPT_TICKS < tick;
+        let mut leave = self.list.iter().take_while(|kept| old(kept)).count();
+        let mut left = self.bytes - self.list.range(..leave).map(|k| k.written).sum::<usize>();
+        while left > room {
+            left -= self.list[leave].written;
+            leave += 1;
+        }
+        self.bytes = left;
+        self.list.drain(..leave).map(|kept| kept.raw)
+    }
+
+    /// Removes the memory of this length and capacity that the tenant freed last, of the last `searched`.
+    fn take(&mut self, tenant: Tenant, size: (usize, usize), searched: usize) -> Option<Used> {
+        let fits =
+            |kept: &FreedMemory| kept.tenant == tenant && (kept.raw.len(), kept.capacity) == size;
+        let last = self.list.iter().rev().take(searched).position(fits)?;
+        let FreedMemory { raw, written, tenant: owner, .. } =
+            self.list.remove(self.list.len() - 1 - last)?;
+        let all = self.bytes;
+        assert!(all >= written, "INV-32: {written} of {all} cached bytes are taken");
+        self.bytes -= written;
+        Some(Used { raw, written, owner })
+    }
 }
 
 struct FreedMemory {
@@ -171,15 +217,18 @@ impl FreedMemoryPool {
                 .extend(self.used.pop().map(UsedChunk::into_chunk).or(self.touched.pop()));
         }
         let room = common.most.min(free - self.reserved(common));
-        let old = |kept: &FreedMemory| kept.since + KEPT_TICKS < self.tick;
-        let mut leave = self.kept.iter().take_while(|kept| old(kept)).count();
-        let mut left = self.bytes - self.kept.range(..leave).map(|k| k.written).sum::<usize>();
-        while left > room {
-            left -= self.kept[leave].written;
-            leave += 1;
-        }
-        self.bytes = left;
-        self.due.extend(self.kept.drain(..leave).map(|kept| kept.raw));
+        self.due.extend(self.buffers.expire(self.tick, room / BUFFERS_OF_KEPT));
+        self.due.extend(self.blocks.expire(self.tick, room - self.buffers.bytes));
+    }
+
+    /// Resident bytes of reusable memory.
+    fn kept_bytes(&self) -> usize {
+        self.blocks.bytes + self.buffers.bytes
+    }
+
+    /// Pieces of reusable memory.
+    fn kept(&self) -> usize {
+        self.blocks.list.len() + self.buffers.list.len()
     }
 
     /// The next work without the lock: memory to return, or else a chunk to touch, while blocks grow
@@ -209,7 +258,7 @@ impl FreedMemoryPool {
     fn takes(&self, common: &Common, most: usize) -> bool {
         let with_it = self.reserved(common) + common.reserved(1);
         self.touched.len() + self.used.len() < most
-            && self.mapped + self.bytes + with_it <= common.whole
+            && self.mapped + self.kept_bytes() + with_it <= common.whole
     }
 
     fn add_to_reserve(&mut self, chunk: Option<Chunk>, common: &Common) {
@@ -318,7 +367,7 @@ impl Reclaimer {
         let mut state = common.lock();
         let since = state.tick;
         state.trims.push_back((since, trim));
-        if state.kept.is_empty() && state.trims.len() == 1 {
+        if state.kept() == 0 && state.trims.len() == 1 {
             common.changed.notify_one();
         }
     }
@@ -341,16 +390,19 @@ impl Reclaimer {
         state.mapped -= capacity;
         match tenant {
             Some(tenant) if written > 0 => {
-                state.bytes += written;
                 let since = state.tick;
-                state.kept.push_back(FreedMemory { raw, capacity, written, tenant, since });
+                let freed = FreedMemory { raw, capacity, written, tenant, since };
+                match tenant == BUFFERS {
+                    true => state.buffers.add(freed),
+                    false => state.blocks.add(freed),
+                }
                 state.expire(common);
             }
             _ => state.due.push(raw),
         }
         // A worker that waits for the end of a tick is not woken; otherwise cached memory would
         // never age.
-        if state.is_due() || state.kept.len() == 1 {
+        if state.is_due() || state.kept() == 1 {
             common.changed.notify_one();
         }
     }
@@ -361,21 +413,16 @@ impl Reclaimer {
         let is_whole = |kept: &FreedMemory| {
             kept.tenant == tenant && (kept.raw.len(), kept.capacity) == (length, length)
         };
-        common.lock().kept.iter().any(is_whole)
+        common.lock().blocks.list.iter().any(is_whole)
     }
 
     /// The mapping of this length and capacity that the tenant freed last, with its content.
     pub(crate) fn take(&self, tenant: Tenant, size: (usize, usize)) -> Option<Used> {
         let mut state = self.0.as_deref()?.0.lock();
-        let fits =
-            |kept: &FreedMemory| kept.tenant == tenant && (kept.raw.len(), kept.capacity) == size;
-        let last = state.kept.iter().rev().take(SEARCHED).position(fits)?;
-        let at = state.kept.len() - 1 - last;
-        let FreedMemory { raw, written, tenant: owner, .. } = state.kept.remove(at)?;
-        let all = state.bytes;
-        assert!(all >= written, "INV-32: {written} of {all} cached bytes are taken");
-        state.bytes -= written;
-        Some(Used { raw, written, owner })
+        match tenant == BUFFERS {
+            true => state.buffers.take(tenant, size, SEARCHED),
+            false => state.blocks.take(tenant, size, usize::MAX),
+        }
     }
 }
 
@@ -383,7 +430,7 @@ impl Reclaimer {
 impl Reclaimer {
     /// Number of cached bytes.
     pub(crate) fn keeps(&self) -> usize {
-        self.0.as_deref().map_or(0, |handle| handle.0.lock().bytes)
+        self.0.as_deref().map_or(0, |handle| handle.0.lock().kept_bytes())
     }
 
     /// Whether the reserve is in use.
@@ -418,7 +465,7 @@ impl ReclaimWorker {
         let mut busy = false;
         loop {
             let now = Instant::now();
-            let ages = !state.kept.is_empty() || !state.trims.is_empty();
+            let ages = state.kept() > 0 || !state.trims.is_empty();
             let tick = ages.then(|| *end.get_or_insert(now + TICK));
             if tick.is_none_or(|tick| tick <= now) {
                 end = None;

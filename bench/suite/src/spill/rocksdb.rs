@@ -1,6 +1,6 @@
 //! The peer of `bench spill --writes`: RocksDB, by the program `bench/rocksdb.c`.
 
-use super::side::{Changed, Keys, SKEW, Side, Size, Way};
+use super::side::{Changed, Keys, SETTLE_MAX, SKEW, Side, Size, Way};
 use super::traffic::Traffic;
 use crate::disk::Folder;
 use crate::native;
@@ -101,6 +101,10 @@ impl Side for RocksDb {
             seconds: real(&answer["seconds"]),
             reads_p99: real(&answer["reads_p99_us"]),
         })
+    }
+
+    fn settle(&mut self) -> CommandResult {
+        self.ask(&json!({"settle": SETTLE_MAX.as_secs()})).map(drop)
     }
 
     fn traffic(&self) -> Traffic {

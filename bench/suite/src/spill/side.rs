@@ -8,7 +8,7 @@ use super::super::{Pool, Transport, Waiting};
 use super::traffic::Traffic;
 use crate::disk::Folder;
 use hdrhistogram::Histogram;
-use honeycomb::failure::CommandResult;
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::fitting_block_size;
 use honeycomb_client::{Client, JobTicket, Kv};
 use honeycomb_env::Clock;
@@ -28,6 +28,10 @@ pub const SKEW: f64 = 0.99;
 const LATENCY_MAX: u64 = 60_000_000_000;
 /// Time for one call.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest time until a store is settled.
+pub const SETTLE_MAX: Duration = Duration::from_secs(60);
+/// The time without traffic after which it is.
+const STILL: Duration = Duration::from_millis(100);
 /// Points of the curve of a filling.
 pub const POINTS: u64 = 40;
 
@@ -86,6 +90,9 @@ pub trait Side {
     /// Changes the store for some seconds; without a way, leaves it alone. With `reads`, one client reads
     /// single entries meanwhile.
     fn change(&mut self, way: Option<&Way>, seconds: f64, reads: bool) -> CommandResult<Changed>;
+
+    /// Waits until it does nothing of its own accord any more, which would disturb the next measurement.
+    fn settle(&mut self) -> CommandResult;
 
     fn traffic(&self) -> Traffic;
 }
@@ -230,6 +237,23 @@ impl Side for Honeycomb {
             let (puts, seconds) = worked?;
             Ok(Changed { puts, seconds, reads_p99 })
         })
+    }
+
+    /// Until nothing is read from the disk and nothing is written to it for a while.
+    fn settle(&mut self) -> CommandResult {
+        let clock = Clock::start();
+        let mut before = self.traffic();
+        loop {
+            clock.sleep_until(clock.now() + STILL);
+            let now = self.traffic();
+            if (now.written, now.read) == (before.written, before.read) {
+                return Ok(());
+            }
+            if clock.now() > Time::ZERO + SETTLE_MAX {
+                return Err(Failure::from(format!("the disk is busy for {SETTLE_MAX:?}")));
+            }
+            before = now;
+        }
     }
 
     fn traffic(&self) -> Traffic {

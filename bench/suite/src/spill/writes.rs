@@ -151,7 +151,12 @@ pub(super) fn run(args: &WritesArgs, asked: &Asked<'_>) -> CommandResult {
 /// All rounds of all ways, the stores in turns.
 fn measure(found: &mut [Found], rounds: u32, seconds: f64) -> CommandResult {
     let progress = bar("rounds", u64::from(rounds) * WAYS.len() as u64);
-    for _ in 0..rounds {
+    found.iter_mut().try_for_each(|one| one.side.settle())?;
+    for round in 0..rounds {
+        if round > 0 {
+            // Each is the first one in turns, too.
+            found.reverse();
+        }
         for one in &mut *found {
             one.alone.push(one.side.change(None, seconds, true)?.reads_p99);
         }
@@ -163,6 +168,7 @@ fn measure(found: &mut [Found], rounds: u32, seconds: f64) -> CommandResult {
             progress.inc(1);
         }
     }
+    found.sort_by_key(|one| one.side.name());
     progress.finish_and_clear();
     Ok(())
 }
@@ -175,9 +181,11 @@ impl Found {
     fn round(&mut self, way: &Way, seconds: f64) -> CommandResult<Rate> {
         let before = self.side.traffic();
         let changed = self.side.change(Some(way), seconds, false)?;
+        self.side.settle()?;
         let after = self.side.traffic();
         let read = self.side.change(Some(way), seconds / 2.0, true)?;
-        let bytes = (changed.puts * (KEY + self.size.value) as u64) as f64;
+        self.side.settle()?;
+        let bytes = (changed.puts.max(1) * (KEY + self.size.value) as u64) as f64;
         Ok(Rate {
             puts_per_s: changed.puts as f64 / changed.seconds,
             written: (after.written - before.written) as f64 / bytes,

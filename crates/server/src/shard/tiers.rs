@@ -576,7 +576,8 @@ impl TierWork<'_> {
             Doing::ExportWrite { at, export, from } => {
                 self.piece_written(now, at, export, from, done);
             }
-            Doing::Trim => {}
+            // Its slot can be written again.
+            Doing::Trim => self.give_places(now),
             Doing::Discard => unreachable!("returned above"),
         }
     }

@@ -89,14 +89,18 @@ impl World {
     fn batch(&mut self, block: u32) {
         let pairs: Vec<(Vec<u8>, Vec<u8>)> =
             (0..self.below.below(90)).map(|_| (self.key(), vec![7; 64])).collect();
+        self.batch_of(block, &pairs);
+    }
+
+    fn batch_of(&mut self, block: u32, pairs: &[(Vec<u8>, Vec<u8>)]) {
         let mut rest: Vec<BatchOp<'_>> = Vec::new();
-        for (n, (key, value)) in pairs.iter().enumerate() {
-            rest.push(match n % 6 {
-                0 => BatchOp::Insert { key, value },
-                1 => BatchOp::Delete { key },
-                2 => BatchOp::Swap { key, expected: Some(value), new: b"swapped" },
-                3 => BatchOp::Get { key },
-                4 => BatchOp::Set { key, value },
+        for (key, value) in pairs {
+            rest.push(match self.below.below(9) {
+                0 | 1 => BatchOp::Insert { key, value },
+                2 => BatchOp::Delete { key },
+                3 => BatchOp::Swap { key, expected: Some(value), new: b"swapped" },
+                4 => BatchOp::Get { key },
+                5..8 => BatchOp::Set { key, value },
                 _ => BatchOp::Put { key, value },
             });
         }
@@ -144,6 +148,20 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Moves the first block out of memory: the second one gets the only place of the write cache.
+    fn leave(&mut self) {
+        for _ in 0..2 {
+            let (key, value) = (b"leave".to_vec(), vec![self.below.below(256) as u8; 1000]);
+            let args = [&[PutMode::Always as u8], &key[..]].concat();
+            let (answer, _) = self.below.run(1, Op::KvPut, &args, &value);
+            assert_eq!(answer.status, Status::Ok);
+            self.maps[1].insert(key, value);
+            (0..2).for_each(|block| self.below.lower(block));
+        }
+        self.check(1);
+        self.below.settle();
     }
 
     fn get(&mut self, block: u32) {
@@ -279,7 +297,7 @@ fn sets_read_nothing_and_have_room(seed: u64) {
     };
     let full = SIZE as u64 / 1000 * (55 + seed) / 100;
     (0..full).for_each(|n| assert!(set(&mut world, n, 1, PutMode::Always)));
-    world.below.lower(0);
+    world.leave();
     let before = world.below.shard.reports().tier_counts();
     assert!(set(&mut world, 0, 2, PutMode::Blind));
     let after = world.below.shard.reports().tier_counts();
@@ -299,6 +317,42 @@ fn sets_of_a_block_below_memory_read_nothing_and_have_room() {
     (0..15).for_each(sets_read_nothing_and_have_room);
 }
 
+/// A set that was planned without a read, and for which an insert of the same batch left no room, made the
+/// batch run again after the insert.
+#[test]
+fn batch_with_an_insert_and_a_set_runs_once() {
+    let mut world = World::new(1, 256 << 10, 5);
+    let set = |world: &mut World, n: u64| {
+        let (key, value) = (format!("key {n}"), vec![n as u8; 1000]);
+        let args = [&[PutMode::Blind as u8], key.as_bytes()].concat();
+        let before = world.below.shard.reports().tier_counts().read;
+        let (answer, _) = world.below.run(0, Op::KvPut, &args, &value);
+        assert_eq!(answer.status, Status::Ok);
+        world.maps[0].insert(key.into_bytes(), value);
+        world.below.shard.reports().tier_counts().read > before
+    };
+    let all = SIZE as u64 * 67 / 100 / 1030;
+    (0..all).for_each(|n| _ = set(&mut world, n));
+    world.leave();
+    // The sets for which there is room.
+    let room = (0..all).find(|n| set(&mut world, *n)).expect("room for some");
+    assert!(room > 5, "{room} sets");
+    world.check(0);
+    world.leave();
+    (0..room - 1).for_each(|n| assert!(!set(&mut world, n), "set {n} reads"));
+    let (new, old) = (b"a new key".to_vec(), format!("key {}", all - 1).into_bytes());
+    let value = vec![7; 1000];
+    let ops =
+        [BatchOp::Insert { key: &new, value: &value }, BatchOp::Set { key: &old, value: &value }];
+    let (answer, told) = world.below.run(0, Op::KvBatch, &[0], &put_batch(&ops));
+    let count = answer.value as usize;
+    assert_eq!(results(&told, count).unwrap()[0].status, Status::Ok, "it was inserted once");
+    for op in &ops[..count] {
+        world.maps[0].insert(op.key().to_vec(), value.clone());
+    }
+    world.check(0);
+}
+
 /// A block that was long when it left memory kept the room of a whole block on the disk.
 #[test]
 fn block_that_became_short_takes_little_of_the_disk() {
@@ -311,20 +365,16 @@ fn block_that_became_short_takes_little_of_the_disk() {
         assert_eq!(answer.status, Status::Ok);
         world.maps[block as usize].insert(key.into_bytes(), value);
     };
-    // The other block gets the only place of the write cache.
-    let leave = |world: &mut World, n: u8| {
-        put(world, 1, 0, n);
-        (0..2).for_each(|block| world.below.lower(block));
-        world.check(1);
-        world.below.settle();
+    let leave = |world: &mut World| {
+        world.leave();
         world.below.disk.taken()
     };
     (0..100).for_each(|n| put(&mut world, 0, n, 1));
-    let long = leave(&mut world, 1);
+    let long = leave(&mut world);
     assert!(long >= 800_000, "{long} bytes");
     (0..97).for_each(|n| world.delete(0, format!("key {n}").as_bytes()));
     world.check(0);
-    let short = leave(&mut world, 2);
+    let short = leave(&mut world);
     // The rest is for deltas.
     assert!(2 * short <= long, "3 entries take {short} bytes, and 100 took {long}");
     (0..60).for_each(|n| put(&mut world, 0, 97 + n % 3, n as u8));

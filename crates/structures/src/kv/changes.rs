@@ -254,10 +254,7 @@ impl Changing<'_> {
             let refusal = self.admit_change_in_batch(hash, &change).err();
             let enough = match &refusal {
                 Some(_) => false,
-                None if self.can_be_blind(&change, grows) => {
-                    grows += self.cost_of(change.key, change.value.map_or(0, <[u8]>::len));
-                    false
-                }
+                None if self.can_be_blind(&change, grows) => false,
                 None => {
                     let region =
                         self.store.table.heap.regions.get(self.store.table.map.region_of(hash));
@@ -265,6 +262,8 @@ impl Changing<'_> {
                     needs.and(self.old(hash, &change).is_some(), cost)
                 }
             };
+            // At most: one that is blind by this count is blind when it is made.
+            grows += change.value.map_or(0, |value| self.cost_of(change.key, value.len()));
             changes.push((hash, change, refusal));
             if enough {
                 break;
@@ -296,6 +295,11 @@ impl Changing<'_> {
                 break;
             }
         }
+        let is_done = reply.is_empty() || !self.bytes.is_lacking();
+        assert!(
+            is_done,
+            "INV-61: a batch that has changed entries needs more bytes, and runs again"
+        );
         Ok(match reply.is_empty() {
             true => Changed::Whole,
             false => Changed::Answer(reply.of_batch()),
