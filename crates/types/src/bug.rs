@@ -301,11 +301,13 @@ pub enum Bug {
     FailedRunCounts = 139,
     /// A change that does not know the old entry counts no growth of its block (INV-61).
     BlindUncounted = 140,
+    /// The plan of a batch counts only the growth of changes that ask nothing (INV-61).
+    BlindPlannedAlone = 141,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 140] = [
+    pub const ALL: [Bug; 141] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -446,6 +448,7 @@ impl Bug {
         Bug::DeltasUnjudged,
         Bug::FailedRunCounts,
         Bug::BlindUncounted,
+        Bug::BlindPlannedAlone,
     ];
 }
 

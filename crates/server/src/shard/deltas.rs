@@ -15,8 +15,8 @@ use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Sealed, busy};
 use honeycomb_types::limits::{RUN_CHUNK, TIER_CHUNK};
-use honeycomb_types::{BlockAt, Bug, Time};
-use std::collections::BTreeSet;
+use honeycomb_types::{BlockAt, Bug, JobId, Time};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -41,6 +41,8 @@ pub(super) fn runs_most(length: usize) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct DeltaPool {
     memory: usize,
+    /// The memory of each job that has any.
+    by_job: BTreeMap<JobId, usize>,
     /// Bytes of the runs that are being written.
     leaving: usize,
     /// The blocks with deltas.
@@ -54,9 +56,16 @@ pub(super) struct DeltaPool {
 impl DeltaPool {
     /// Counts the memory of a block's deltas.
     pub fn recount(&mut self, slot: &mut BlockSlot, memory: usize) {
+        if slot.deltas == memory {
+            return;
+        }
         self.memory = self.memory - slot.deltas + memory;
+        let job = self.by_job.entry(slot.owner.job).or_default();
+        *job = *job - slot.deltas + memory;
+        if *job == 0 {
+            self.by_job.remove(&slot.owner.job);
+        }
         match (slot.deltas, memory) {
-            (0, 0) => {}
             (0, _) => _ = self.blocks.insert(slot.owner.at),
             (_, 0) => _ = self.blocks.remove(&slot.owner.at),
             _ => {}
@@ -68,6 +77,14 @@ impl DeltaPool {
     pub fn recount_of(&mut self, slot: &mut BlockSlot) {
         let memory = slot.deltas().memory;
         self.recount(slot, memory);
+    }
+
+    /// Whether a job may add so many bytes. Until they are written, deltas take up to twice the budget. If
+    /// other jobs have deltas, a job with more than the budget waits: so much is being written.
+    fn has_room(&self, job: JobId, bytes: usize, budget: usize) -> bool {
+        let own = self.by_job.get(&job).copied().unwrap_or(0);
+        let is_alone = own == self.memory;
+        self.memory + bytes <= 2 * budget && (is_alone || own <= budget)
     }
 }
 
@@ -108,7 +125,7 @@ impl TierWork<'_> {
         }
         self.agenda.touch(index, &mut slot.attention);
         slot.pace.wrote(now, payload.len());
-        if self.tiers.deltas.memory + payload.len() > 2 * budget {
+        if !self.tiers.deltas.has_room(slot.owner.job, payload.len(), budget) {
             self.reads().write_runs(now);
             self.give_places(now);
             return ChangedBelow::Done(busy(RETRY_BUFFERS_US));
@@ -259,5 +276,27 @@ impl LowerReads<'_> {
             changes.sealed(outcome);
         }
         self.tiers.deltas.recount_of(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_leaves_others_room_for_deltas() {
+        let (hog, other) = (JobId(1), JobId(2));
+        let pool = |by_job: &[(JobId, usize)]| DeltaPool {
+            memory: by_job.iter().map(|(_, memory)| memory).sum(),
+            by_job: by_job.iter().copied().collect(),
+            ..DeltaPool::default()
+        };
+        assert!(pool(&[]).has_room(hog, 100, 100));
+        assert!(pool(&[(hog, 150)]).has_room(hog, 50, 100), "alone it has all");
+        assert!(!pool(&[(hog, 150)]).has_room(hog, 51, 100));
+        assert!(!pool(&[(hog, 101), (other, 1)]).has_room(hog, 2, 100), "beside another one half");
+        assert!(pool(&[(hog, 100), (other, 1)]).has_room(hog, 2, 100), "nothing would be written");
+        assert!(pool(&[(hog, 101), (other, 1)]).has_room(other, 98, 100));
+        assert!(pool(&[(hog, 101)]).has_room(other, 99, 100), "the first bytes of another one");
     }
 }

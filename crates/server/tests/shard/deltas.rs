@@ -321,6 +321,10 @@ fn sets_of_a_block_below_memory_read_nothing_and_have_room() {
 /// batch run again after the insert.
 #[test]
 fn batch_with_an_insert_and_a_set_runs_once() {
+    batch_runs_once();
+}
+
+fn batch_runs_once() {
     let mut world = World::new(1, 256 << 10, 5);
     let set = |world: &mut World, n: u64| {
         let (key, value) = (format!("key {n}"), vec![n as u8; 1000]);
@@ -453,11 +457,13 @@ fn planted_defects_of_deltas_are_caught() {
         Bug::DeltasUnjudged,
         Bug::FailedRunCounts,
         Bug::BlindUncounted,
+        Bug::BlindPlannedAlone,
     ] {
         let caught = std::thread::spawn(move || {
             Bug::arm(Some(bug));
             is_what_maps_are(0..100);
             (0..15).for_each(sets_read_nothing_and_have_room);
+            batch_runs_once();
         });
         assert!(caught.join().is_err(), "{bug:?} is not caught");
     }

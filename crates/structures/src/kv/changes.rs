@@ -263,7 +263,9 @@ impl Changing<'_> {
                 }
             };
             // At most: one that is blind by this count is blind when it is made.
-            grows += change.value.map_or(0, |value| self.cost_of(change.key, value.len()));
+            let counts = change.is_blind() || !Bug::BlindPlannedAlone.active();
+            let value = change.value.filter(|_| counts);
+            grows += value.map_or(0, |value| self.cost_of(change.key, value.len()));
             changes.push((hash, change, refusal));
             if enough {
                 break;

@@ -17,8 +17,10 @@ use std::ops::Range;
 const HEAD: usize = 8;
 /// Records begin at multiples of this in their run.
 const ALIGN: usize = 8;
-/// Approximate bytes of memory for a record beside its own: its place in an index.
-const PLACE_COST: usize = size_of::<Place>();
+/// Approximate bytes of memory for a record in memory beside its own: its offset in a table.
+const OFFSET_COST: usize = 8;
+/// Offsets of records in their run are less than this: they have 24 bits.
+const RUN_END: usize = ALIGN << 24;
 
 /// The head of a record.
 #[derive(Clone, Copy)]
@@ -131,7 +133,7 @@ impl Records {
 
     /// Bytes of memory that they take.
     fn taken(&self) -> usize {
-        self.bytes.len() + self.by_key.len() * PLACE_COST
+        self.bytes.len() + self.by_key.len() * OFFSET_COST
     }
 
     /// The records in the order of their first writes.
@@ -142,14 +144,37 @@ impl Records {
     }
 }
 
-/// The place of a record of a run.
+/// The place of a record of a run, in few bytes: there is one in memory for each record below.
+///
+/// The lower 16 bits of the hash of its key; its offset in the run, in units of `ALIGN` and 24 bits; and its
+/// size, in the same units, rounded up to three bits behind the highest one.
 #[derive(Clone, Copy)]
-struct Place {
-    /// The lower half of the hash of its key.
-    fragment: u32,
-    /// Its offset in the run.
-    at: u32,
-    size: u32,
+struct Place([u8; 6]);
+
+impl Place {
+    fn new(hash: u64, at: usize, size: usize) -> Place {
+        let (at, size) = (at / ALIGN, size / ALIGN);
+        assert!(at < RUN_END / ALIGN, "INV-61: a run has up to {RUN_END} bytes");
+        let shift = (size.max(1).ilog2() as usize).saturating_sub(3);
+        let rounded = size.div_ceil(1 << shift);
+        // 16 units of a shift are 8 of the next one.
+        let (shift, rounded) = if rounded == 16 { (shift + 1, 8) } else { (shift, rounded) };
+        let ([a, b], [x, y, z, _]) = ((hash as u16).to_le_bytes(), (at as u32).to_le_bytes());
+        Place([a, b, x, y, z, (shift << 4 | rounded) as u8])
+    }
+
+    fn fragment(&self) -> u16 {
+        u16::from_le_bytes([self.0[0], self.0[1]])
+    }
+
+    fn at(&self) -> usize {
+        u32::from_le_bytes([self.0[2], self.0[3], self.0[4], 0]) as usize * ALIGN
+    }
+
+    /// At least the size of the record, at most an eighth more.
+    fn size(&self) -> usize {
+        ((self.0[5] & 15) as usize) << (self.0[5] >> 4) << ALIGN.ilog2()
+    }
 }
 
 /// Records behind the block's bytes in its lower tier.
@@ -163,16 +188,17 @@ struct Run {
 }
 
 impl Run {
+    /// The range of the slot in which the record is, with some bytes behind it.
     fn range_of(&self, place: &Place) -> Range<usize> {
-        let at = self.at + place.at as usize;
-        at..at + place.size as usize
+        let from = place.at();
+        self.at + from..self.at + (from + place.size()).min(self.len)
     }
 
     /// The places of records whose keys may have this hash.
     fn candidates(&self, hash: u64) -> &[Place] {
-        let fragment = hash as u32;
-        let from = self.places.partition_point(|place| place.fragment < fragment);
-        let count = self.places[from..].iter().take_while(|place| place.fragment == fragment);
+        let fragment = hash as u16;
+        let from = self.places.partition_point(|place| place.fragment() < fragment);
+        let count = self.places[from..].iter().take_while(|place| place.fragment() == fragment);
         &self.places[from..from + count.count()]
     }
 }
@@ -277,19 +303,19 @@ impl Deltas {
     pub fn seal(&mut self, at: usize, most: usize) -> Option<Vec<u8>> {
         let live = self.fresh.bytes.len() - self.fresh.dead;
         let len = live.next_multiple_of(RUN_CHUNK);
-        if live == 0 || len > most || self.leaving.is_some() {
+        if live == 0 || len > most.min(RUN_END) || self.leaving.is_some() {
             return None;
         }
         let records = std::mem::take(&mut self.fresh);
         let (mut bytes, mut places) = (Vec::with_capacity(len), Vec::new());
         for record in records.in_order() {
-            let (fragment, at) = (key_hash(record.key) as u32, bytes.len());
+            let at = bytes.len();
             record.write(&mut bytes);
-            places.push(Place { fragment, at: at as u32, size: (bytes.len() - at) as u32 });
+            places.push(Place::new(key_hash(record.key), at, bytes.len() - at));
         }
         assert_eq!(bytes.len(), live, "INV-61: a run has all records of the block");
         bytes.resize(len, 0);
-        places.sort_by_key(|place| place.fragment);
+        places.sort_by_key(Place::fragment);
         let run = Run { at, len, places: places.into() };
         assert!(self.runs_end().is_none_or(|end| end <= at), "INV-61: runs are in order");
         self.leaving = Some(Leaving { records, run });
@@ -320,7 +346,7 @@ impl Deltas {
         }
         for run in &self.runs {
             let mut places = run.places.to_vec();
-            places.sort_unstable_by_key(|place| place.at);
+            places.sort_unstable_by_key(Place::at);
             for place in places {
                 let range = run.range_of(&place);
                 each(Record::read(&below[range.start - from..range.end - from]));
@@ -329,5 +355,25 @@ impl Deltas {
         let leaving = self.leaving.iter().flat_map(|leaving| leaving.records.in_order());
         let fresh = if backwards { Vec::new() } else { self.fresh.in_order() };
         leaving.chain(fresh).for_each(each);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place leads to a little more than the record.
+    #[test]
+    fn place_contains_its_record_and_little_more() {
+        let sizes =
+            (1..4000).chain((1..18).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]));
+        for size in sizes.map(|units: usize| units * ALIGN) {
+            for at in [0, ALIGN, RUN_END / 2, RUN_END - ALIGN] {
+                let place = Place::new(0xABCD_1234, at, size);
+                assert_eq!((place.fragment(), place.at()), (0x1234, at));
+                let most = size + size / 8;
+                assert!((size..=most).contains(&place.size()), "{} for {size}", place.size());
+            }
+        }
     }
 }
