@@ -52,7 +52,7 @@ const READ: usize = 1 << 20;
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench spill --quick
-  honeycomb bench spill --quick --writes --values 1KiB --beside rocksdb --out figures
+  honeycomb bench spill --quick --writes --values 1KiB --beside rocksdb
   honeycomb bench spill --quick --json")]
 pub struct SpillArgs {
     /// Size of the data of each round
