@@ -1,8 +1,9 @@
 /* Changes of a RocksDB that is larger than its memory, for `honeycomb bench spill --writes --beside rocksdb`.
  *
- * It reads one line of JSON (contract.h) with "path", "memory", "entries" and "value", fills the database, and
- * replies "ready" with "filling": pairs of the stored bytes and the entries per second at that point. Each further line is a round of "seconds" with "clients",
- * "batch", "zipf" (1: keys by a Zipf distribution, "skew") and "reader" (1: a thread reads single entries
+ * It reads one line of JSON (contract.h) with "path", "memory", "entries", "value", "batch" and "points", fills
+ * the database in such batches, and replies "ready" with "filling": about so many pairs of the stored bytes and
+ * the entries per second at that point. A further line is a round of "seconds" with "clients", "batch", "skew"
+ * (of a Zipf distribution of the keys; 0 for uniform keys) and "reader" (1: a thread reads single entries
  * meanwhile). "clients" may be 0. The reply has the puts, the seconds, and the p99 of the reads. A line with
  * "settle" is answered when no flush and no compaction runs or is due, or is an error after so many seconds.
  *
@@ -15,8 +16,6 @@
 #include <rocksdb/c.h>
 
 #define KEY 10
-#define FILL 1000
-#define POINTS 40
 
 static rocksdb_t *db;
 static rocksdb_writeoptions_t *writing;
@@ -26,11 +25,11 @@ static char *value;
 
 struct round_of_clients {
     uint64_t until, batch;
-    int zipf, over;
-    double skew;
+    int over;
+    double skew, low, high, middle; /* of the distribution; a skew of 0: uniform keys */
 };
 
-/* One thread: its random numbers and what it did. */
+/* One thread: its random numbers and its puts. */
 struct client {
     const struct round_of_clients *round;
     uint64_t state, puts;
@@ -57,21 +56,21 @@ static double even(uint64_t *state) { return (double)(next(state) >> 11) * 0x1p-
 static double integral(double x, double skew) { return (pow(x, 1 - skew) - 1) / (1 - skew); }
 static double inverse(double y, double skew) { return pow(y * (1 - skew) + 1, 1 / (1 - skew)); }
 
-static uint64_t zipf(uint64_t *state, double skew) {
-    double low = integral(1.5, skew) - 1, high = integral((double)entries + 0.5, skew);
+static uint64_t zipf(uint64_t *state, const struct round_of_clients *r) {
     for (;;) {
-        double u = low + even(state) * (high - low), x = inverse(u, skew), rank = floor(x + 0.5);
+        double u = r->low + even(state) * (r->high - r->low), x = inverse(u, r->skew), rank = floor(x + 0.5);
         if (rank < 1) rank = 1;
         if (rank > (double)entries) rank = (double)entries;
-        if (u >= integral(rank + 0.5, skew) - pow(rank, -skew)) return (uint64_t)rank - 1;
+        /* Near the middle of a rank it is taken without the exact test. */
+        if (rank - x <= r->middle || u >= integral(rank + 0.5, r->skew) - pow(rank, -r->skew))
+            return (uint64_t)rank - 1;
     }
 }
 
 static void chosen(struct client *c, char key[KEY + 1]) {
     const struct round_of_clients *r = c->round;
     /* Frequent keys are not neighbours. */
-    uint64_t n = r->zipf ? zipf(&c->state, r->skew) * 0x9e3779b1u % entries : next(&c->state) % entries;
-    key_at(key, n);
+    key_at(key, r->skew > 0 ? zipf(&c->state, r) * 0x9e3779b1u % entries : next(&c->state) % entries);
 }
 
 static void *change(void *of) {
@@ -97,9 +96,9 @@ static void *change(void *of) {
     return NULL;
 }
 
-/* Reads single entries until the round is over; its latencies go into `read`. */
 static struct round read_round;
 
+/* Reads single entries until the round is over. */
 static void *look(void *of) {
     struct client *c = of;
     char key[KEY + 1], *error = NULL;
@@ -147,8 +146,10 @@ static void run(const char *line) {
     uint64_t began = now_ns(CLOCK_MONOTONIC), puts = 0;
     struct round_of_clients round = {.until = began + (uint64_t)(seconds * 1e9)};
     round.batch = (uint64_t)number(line, "batch", 1);
-    round.zipf = number(line, "zipf", 0) > 0;
-    round.skew = number(line, "skew", 0.99);
+    round.skew = number(line, "skew", 0);
+    round.low = integral(1.5, round.skew) - 1;
+    round.high = integral((double)entries + 0.5, round.skew);
+    round.middle = 2 - inverse(integral(2.5, round.skew) - pow(2, -round.skew), round.skew);
     struct round_of_clients even_keys = {.until = UINT64_MAX};
     struct client reader = {.round = &even_keys, .state = ++streams};
     pthread_t reads, threads[64];
@@ -205,10 +206,10 @@ static void open_in(const char *path, uint64_t memory) {
     must(error);
 }
 
-/* Stores all entries in batches, in the order of their keys. */
-static void fill_all(void) {
+/* Stores all entries in the order of their keys. */
+static void fill_all(uint64_t fill, uint64_t points_most) {
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
-    uint64_t every = entries / POINTS > FILL ? entries / POINTS : FILL, since = 0;
+    uint64_t every = entries / points_most > fill ? entries / points_most : fill, since = 0;
     uint64_t from = now_ns(CLOCK_MONOTONIC);
     char key[KEY + 1], *error = NULL;
     printf("{\"ready\":true,\"filling\":[");
@@ -216,7 +217,7 @@ static void fill_all(void) {
         key_at(key, n - 1);
         rocksdb_writebatch_put(batch, key, KEY, value, value_bytes);
         since++;
-        if (n % FILL && n < entries) continue;
+        if (n % fill && n < entries) continue;
         rocksdb_write(db, writing, batch, &error);
         must(error);
         rocksdb_writebatch_clear(batch);
@@ -242,7 +243,7 @@ int main(void) {
     if (!value) fail("no memory");
     fill_noise((unsigned char *)value, value_bytes);
     open_in(path, (uint64_t)number(line, "memory", 0));
-    fill_all();
+    fill_all((uint64_t)number(line, "batch", 1000), (uint64_t)number(line, "points", 40));
     while (fgets(line, sizeof line, stdin)) {
         double patience = number(line, "settle", 0);
         if (patience > 0) settle(patience);

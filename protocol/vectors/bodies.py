@@ -266,7 +266,7 @@ DATA_SAMPLES = {
         [
             key_case("whether or not there is one", KEY, VALUE, 0),
             key_case("only when absent", KEY, VALUE, 1),
-            key_case("without asking what is replaced", KEY, VALUE, 3),
+            key_case("without an answer about the old entry", KEY, VALUE, 3),
             key_case("a short key, an empty value", b"k", b"", 0),
         ],
         [data("a new entry", value=0), data("an entry was replaced", value=1)],

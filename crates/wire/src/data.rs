@@ -51,7 +51,7 @@ pub fn acks(args: &[u8]) -> Result<Vec<(LaneId, Sequence)>, Malformed> {
     Ok(acks)
 }
 
-/// When a `KvPut` stores its value, and what its answer says.
+/// The condition of a `KvPut`, and the content of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PutMode {

@@ -1,6 +1,6 @@
 //! The peer of `bench spill --writes`: RocksDB, by the program `bench/rocksdb.c`.
 
-use super::side::{Changed, Keys, SETTLE_MAX, SKEW, Side, Size, Way};
+use super::side::{BATCH, Changed, Keys, POINTS, SETTLE_MAX, SKEW, Side, Size, Way};
 use super::traffic::Traffic;
 use crate::disk::Folder;
 use crate::native;
@@ -51,7 +51,8 @@ impl RocksDb {
         let database = peer.folder.join("db");
         fs::create_dir(&database).map_err(|e| Failure::io(database.display(), &e))?;
         let ready = peer.ask(&json!({"path": database, "memory": size.memory,
-                                     "entries": size.entries, "value": size.value}))?;
+                                     "entries": size.entries, "value": size.value,
+                                     "batch": BATCH, "points": POINTS}))?;
         let points = ready["filling"].as_array().into_iter().flatten();
         peer.filling = points.map(|point| (real(&point[0]), real(&point[1]))).collect();
         Ok(peer)
@@ -93,8 +94,8 @@ impl Side for RocksDb {
     fn change(&mut self, way: Option<&Way>, seconds: f64, reads: bool) -> CommandResult<Changed> {
         let answer = self.ask(&json!({
             "seconds": seconds, "reader": reads as u8, "clients": way.map_or(0, |way| way.clients),
-            "batch": way.map_or(1, |way| way.batch), "skew": SKEW,
-            "zipf": way.is_some_and(|way| way.keys == Keys::Zipf) as u8,
+            "batch": way.map_or(1, |way| way.batch),
+            "skew": way.filter(|way| way.keys == Keys::Zipf).map_or(0.0, |_| SKEW),
         }))?;
         Ok(Changed {
             puts: answer["puts"].as_u64().unwrap_or(0),

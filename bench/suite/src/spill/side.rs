@@ -1,12 +1,12 @@
-//! The stores that `bench spill --writes` changes: our own, and what they have in common with a peer.
+//! The stores that `bench spill --writes` changes: the trait of all of them, and the store of a cluster.
 
-use super::super::cluster::Cluster;
-use super::super::kv::noise;
-use super::super::process::Pinning;
-use super::super::trace::bar;
-use super::super::{Pool, Transport, Waiting};
 use super::traffic::Traffic;
+use crate::cluster::Cluster;
 use crate::disk::Folder;
+use crate::kv::noise;
+use crate::process::Pinning;
+use crate::trace::bar;
+use crate::{Pool, Transport, Waiting};
 use hdrhistogram::Histogram;
 use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::fitting_block_size;
@@ -30,7 +30,7 @@ const LATENCY_MAX: u64 = 60_000_000_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest time until a store is settled.
 pub const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// The time without traffic after which it is.
+/// The time without traffic after which a store is settled.
 const STILL: Duration = Duration::from_millis(100);
 /// Points of the curve of a filling.
 pub const POINTS: u64 = 40;
@@ -49,7 +49,7 @@ pub struct Way {
     pub clients: u32,
     pub batch: usize,
     pub keys: Keys,
-    /// Whether the answers say what was replaced: `put` instead of `set`.
+    /// Whether the answers say if an entry was replaced: `put` instead of `set`.
     pub asks: bool,
 }
 
@@ -91,7 +91,7 @@ pub trait Side {
     /// single entries meanwhile.
     fn change(&mut self, way: Option<&Way>, seconds: f64, reads: bool) -> CommandResult<Changed>;
 
-    /// Waits until it does nothing of its own accord any more, which would disturb the next measurement.
+    /// Waits for the end of the store's own work: it would disturb the next measurement.
     fn settle(&mut self) -> CommandResult;
 
     fn traffic(&self) -> Traffic;

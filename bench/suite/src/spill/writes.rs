@@ -48,7 +48,7 @@ enum Peer {
     Rocksdb,
 }
 
-/// The options of `spill` that concern it.
+/// The options of `spill` for these measurements.
 pub(super) struct Asked<'a> {
     pub memory: u64,
     pub directory: Option<PathBuf>,
@@ -97,7 +97,7 @@ const FIGURES: [Figure; 5] = [
     ("reads p99 us", "reads_p99_us", |rate| rate.reads_p99),
 ];
 
-/// A store, and what was found.
+/// A store with its figures.
 struct Found {
     side: Box<dyn Side>,
     size: Size,
@@ -154,7 +154,7 @@ fn measure(found: &mut [Found], rounds: u32, seconds: f64) -> CommandResult {
     found.iter_mut().try_for_each(|one| one.side.settle())?;
     for round in 0..rounds {
         if round > 0 {
-            // Each is the first one in turns, too.
+            // Each store is the first one in turns.
             found.reverse();
         }
         for one in &mut *found {

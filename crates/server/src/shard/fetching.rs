@@ -227,7 +227,7 @@ impl LowerReads<'_> {
         let (tier, slot) = (disk.tier, disk.slot);
         let mut runs: Vec<Range<usize>> = Vec::with_capacity(wanted.len());
         for range in wanted {
-            let (around, _) = disk.chunks(&range);
+            let around = disk.around(&range);
             match runs.last_mut() {
                 Some(last) if around.start <= last.end && disk.reads_together(last, &around) => {
                     last.end = last.end.max(around.end);

@@ -123,14 +123,14 @@ impl OnDisk {
     }
 
     /// The end of the runs that the copy may have, in a slot of so many bytes.
-    pub fn runs_most(&self, slot: usize) -> usize {
+    pub fn runs_limit(&self, slot: usize) -> usize {
         let runs = runs_most(self.length) + RUNS_BEYOND;
         (self.length + runs).next_multiple_of(PAGE).min(slot)
     }
 
     /// Where the next run begins in a slot of so many bytes, and the most bytes that it may have.
     pub fn room_for_run(&self, slot: usize) -> (usize, usize) {
-        (self.end(), self.runs_most(slot).saturating_sub(self.end()))
+        (self.end(), self.runs_limit(slot).saturating_sub(self.end()))
     }
 
     /// A run of so many bytes, with these checksums, was written behind the others.
@@ -175,20 +175,33 @@ impl OnDisk {
         range.start <= range.end && (range.end <= self.length || in_runs)
     }
 
-    /// The chunks around a range of the copy or of its runs, and their checksums.
-    pub fn chunks(&self, range: &Range<usize>) -> (Range<usize>, Sums) {
-        let (first, length, sums) = match self.runs_end > 0 && range.start >= self.length {
-            true => (self.length, self.runs_end - self.length, &self.run_sums),
-            false => (0, self.length, &self.sums),
+    /// The part of the slot with a range, the copy or its runs, and the checksums of that part.
+    fn part_of(&self, range: &Range<usize>) -> (Range<usize>, &Sums) {
+        let (part, sums) = match self.runs_end > 0 && range.start >= self.length {
+            true => (self.length..self.runs_end, &self.run_sums),
+            false => (0..self.length, &self.sums),
         };
         assert!(
-            range.end <= first + length,
+            range.end <= part.end,
             "INV-41: bytes {range:?} are outside a copy of {} bytes",
             self.length
         );
+        (part, sums)
+    }
+
+    /// The chunks around a range of the copy or of its runs.
+    pub fn around(&self, range: &Range<usize>) -> Range<usize> {
+        let (part, sums) = self.part_of(range);
+        let (first, length) = (part.start, part.len());
         let around = sums.around(&(range.start - first..range.end - first), length);
-        let sums = sums.part(&around);
-        (first + around.start..first + around.end, sums)
+        first + around.start..first + around.end
+    }
+
+    /// The same chunks, and their checksums.
+    pub fn chunks(&self, range: &Range<usize>) -> (Range<usize>, Sums) {
+        let (around, (part, sums)) = (self.around(range), self.part_of(range));
+        let sums = sums.part(&(around.start - part.start..around.end - part.start));
+        (around, sums)
     }
 
     /// Everything that the copy holds.

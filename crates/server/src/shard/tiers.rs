@@ -248,7 +248,7 @@ impl Tiers {
     /// A block was written to its slot: the room behind the copy and its runs is returned to the disk, if it
     /// is much. Until that has ended the slot is busy, and a longer copy is written to another one.
     pub(super) fn trim(&mut self, copy: &OnDisk) {
-        let (tier, slot, end) = (copy.tier, copy.slot, copy.runs_most(self.block_size));
+        let (tier, slot, end) = (copy.tier, copy.slot, copy.runs_limit(self.block_size));
         let state = &mut self.disk(tier).slots[slot as usize];
         if state.end < end + TRIM_LEAST {
             return;

@@ -178,14 +178,13 @@ impl Changing<'_> {
     fn change_one(&mut self, hash: u64, change: &KeyChange<'_>) -> Changed {
         let KeyChange { key, value, rule, told } = *change;
         let old = match self.can_be_blind(change, 0) {
-            true => Some(self.replaced_record(hash, change)),
-            false => self.old(hash, change),
-        };
-        let old = match old {
-            None => return Changed::Missing,
-            // The extents would be kept until the delta is merged.
-            Some(Some(old)) if old.extents => return Changed::Whole,
-            Some(old) => old,
+            true => self.replaced_record(hash, change),
+            false => match self.old(hash, change) {
+                None => return Changed::Missing,
+                // The extents would be kept until the delta is merged.
+                Some(Some(old)) if old.extents => return Changed::Whole,
+                Some(old) => old,
+            },
         };
         let found = old.as_ref().and_then(|old| old.value.clone());
         let there = old.is_some();
@@ -202,7 +201,7 @@ impl Changing<'_> {
             (None, _) => 0,
             (Some(_), Some(old)) if old.same_size => 0,
             (Some(_), None) if change.is_blind() && Bug::BlindUncounted.active() => 0,
-            (Some(value), _) => self.cost_of(key, value.len()),
+            (Some(_), _) => self.cost_of(change),
         };
         if !self.has_room_for(grows) {
             return Changed::Whole;
@@ -220,17 +219,19 @@ impl Changing<'_> {
         Changed::Answer(Answer::ok(presence as u64).with(payload))
     }
 
-    /// Bytes that a new entry takes.
-    fn cost_of(&self, key: &[u8], value_len: usize) -> usize {
-        let head = self.head_of(key, value_len);
+    /// Bytes that the change takes if its entry is new.
+    fn cost_of(&self, change: &KeyChange<'_>) -> usize {
+        let Some(value) = change.value else { return 0 };
+        let head = self.head_of(change.key, value.len());
         head.size() + head.beside() + WORD_COST + EXTENT_COST
     }
 
     /// Whether a change can be made without knowing the old entry, after others that may add `before`
     /// bytes. The old entry counts as absent. If it is a list, its extents would be kept until the merge.
     fn can_be_blind(&self, change: &KeyChange<'_>, before: usize) -> bool {
-        let cost = self.cost_of(change.key, change.value.map_or(0, <[u8]>::len));
-        change.is_blind() && !self.store.table.may_have_lists && self.has_room_for(before + cost)
+        change.is_blind()
+            && !self.store.table.may_have_lists
+            && self.has_room_for(before + self.cost_of(change))
     }
 
     /// Whether the block, once it is read back, certainly has room for so many more bytes.
@@ -263,9 +264,9 @@ impl Changing<'_> {
                 }
             };
             // At most: one that is blind by this count is blind when it is made.
-            let counts = change.is_blind() || !Bug::BlindPlannedAlone.active();
-            let value = change.value.filter(|_| counts);
-            grows += value.map_or(0, |value| self.cost_of(change.key, value.len()));
+            if change.is_blind() || !Bug::BlindPlannedAlone.active() {
+                grows += self.cost_of(&change);
+            }
             changes.push((hash, change, refusal));
             if enough {
                 break;
