@@ -28,6 +28,8 @@ const RECYCLED_OF_GROWN: usize = 8;
 const SEARCHED: usize = 256;
 /// The part of the reusable memory that is outside of blocks.
 const BUFFERS_OF_KEPT: usize = 4;
+/// How long no block takes a chunk before the worker refills more than half of the reserve.
+const BURST_PAUSE: Duration = Duration::from_millis(10);
 /// How long no block grows and no memory is freed before the worker returns free memory of the heap
 /// as well.
 const QUIET: Duration = Duration::from_secs(1);
@@ -84,6 +86,8 @@ struct FreedMemoryPool {
     /// How often blocks have asked for a chunk since the reserve was returned: it is refilled while
     /// they ask, and grows with their number.
     asked: usize,
+    /// Whether the worker waits for the end of a burst, and needs no notification of more.
+    in_burst: bool,
     /// The chunks of the reserve.
     touched: Vec<Chunk>,
     /// Chunks that blocks have given up, to be cleared for the reserve.
@@ -232,7 +236,7 @@ impl FreedMemoryPool {
     }
 
     /// The next work without the lock: memory to return, or else a chunk to touch, while blocks grow
-    /// and the limits have room.
+    /// and the limits have room, but not during a burst that the reserve can serve.
     fn next_work(&mut self, common: &Common) -> Option<Work> {
         let due = std::mem::take(&mut self.due);
         let returning = std::mem::take(&mut self.returning);
@@ -242,11 +246,20 @@ impl FreedMemoryPool {
             return Some(Work::Return { due, trims, returning });
         }
         let reserve = common.reserve?;
-        if let Some(used) = self.used.pop().filter(|_| !self.ended) {
+        if self.ended || self.in_burst && !self.is_low(reserve) {
+            return None;
+        }
+        if let Some(used) = self.used.pop() {
             return Some(Work::Clear(used));
         }
-        let wanted = !self.ended && self.takes(common, reserve.most(self.asked, RESERVE_OF_GROWN));
+        let wanted = self.takes(common, reserve.most(self.asked, RESERVE_OF_GROWN));
         wanted.then_some(Work::Touch { bytes: reserve.chunk })
+    }
+
+    /// Whether the reserve needs chunks even during a burst.
+    fn is_low(&self, reserve: PageReserve) -> bool {
+        let most = reserve.most(self.asked, RESERVE_OF_GROWN);
+        self.touched.len() < reserve.refilled_below(most)
     }
 
     /// Resident bytes of the reserve.
@@ -326,7 +339,9 @@ impl Reclaimer {
         let mut state = common.lock();
         let chunk = state.touched.pop();
         state.asked += 1;
-        common.changed.notify_one();
+        if !state.in_burst || common.reserve.is_some_and(|reserve| state.is_low(reserve)) {
+            common.changed.notify_one();
+        }
         drop(state);
         if let Some(chunk) = chunk {
             // Guaranteed by the caller. After an error, the block touches its own pages.
@@ -481,6 +496,8 @@ impl ReclaimWorker {
             if idle.is_some_and(|idle| idle <= now) {
                 state.return_reserve();
             }
+            let burst = (asked > 0).then_some(grown + BURST_PAUSE).filter(|end| now < *end);
+            state.in_burst = burst.is_some();
             let work = state.next_work(&common);
             busy |= ages || work.is_some();
             if let Some(work) = work {
@@ -498,7 +515,7 @@ impl ReclaimWorker {
             if state.ended {
                 return;
             }
-            let next = tick.into_iter().chain(idle).min();
+            let next = tick.into_iter().chain(idle).chain(burst).min();
             let Some(until) = next.or(busy.then_some(now + QUIET)) else {
                 state = common.changed.wait(state).unwrap_or_else(|e| e.into_inner());
                 continue;

@@ -63,6 +63,13 @@ impl PageReserve {
         }
     }
 
+    /// With fewer chunks than this of at most `most`, the reserve is refilled while blocks take from it. With
+    /// as many it is refilled after the burst, whose writes may need the core. A gradual reserve is too small
+    /// for that.
+    pub(crate) fn refilled_below(self, most: usize) -> usize {
+        if self.is_gradual { usize::MAX } else { most / 2 }
+    }
+
     /// The same reserve, which stays small beside the memory that blocks took since they began to grow.
     pub fn gradual(self) -> PageReserve {
         PageReserve { is_gradual: true, ..self }
