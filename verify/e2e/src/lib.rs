@@ -304,7 +304,7 @@ pub fn program(name: &str) -> PathBuf {
         build.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--locked"]);
         // The selection of packages is that of `make unit`, so that its build is reused.
         build.args(["--workspace", "--exclude", "honeycomb-python"]);
-        for program in ["honeycomb", "queue-soak", "tier-soak", "elastic-soak"] {
+        for program in ["honeycomb", "raw-blocks", "queue-soak", "tier-soak", "elastic-soak"] {
             build.args(["--bin", program]);
         }
         build.arg("--target-dir").arg(profile.parent().unwrap());

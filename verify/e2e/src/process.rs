@@ -29,7 +29,12 @@ pub struct Node {
 
 /// The program with these words, and nothing of this environment.
 pub fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(crate::program("honeycomb"));
+    command_of("honeycomb", args)
+}
+
+/// As `command`, for a program that has the command line of `honeycomb`.
+fn command_of(program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(crate::program(program));
     command.args(args).arg("--json").stdin(Stdio::null()).stdout(Stdio::piped());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HONEYCOMB_")) {
         command.env_remove(name);
@@ -41,7 +46,12 @@ pub fn command(args: &[&str]) -> Command {
 impl Node {
     /// Starts one and waits until it says where it is.
     pub fn start(args: &[&str]) -> Node {
-        let mut child = command(args).spawn().unwrap();
+        Node::start_of("honeycomb", args)
+    }
+
+    /// As `start`, for a program that has the command line of `honeycomb`.
+    pub fn start_of(program: &str, args: &[&str]) -> Node {
+        let mut child = command_of(program, args).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();

@@ -5,4 +5,5 @@ mod bounded;
 mod cli;
 mod crash_cells;
 mod flush_kills;
+mod recycled;
 mod restart;
