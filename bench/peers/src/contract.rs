@@ -47,6 +47,14 @@ pub enum Op {
     Append,
     /// A range of a file of `total` bytes (GETRANGE).
     Read,
+    /// As `Put`, in bursts of `total` bytes into new memory.
+    PutNew,
+    /// As `PutNew`, into memory that the job has used just before.
+    PutAgain,
+    /// As `Append`, in bursts like those of `PutNew`.
+    AppendNew,
+    /// As `Append`, in bursts like those of `PutAgain`.
+    AppendAgain,
     /// A put that wakes a consumer waiting in a get.
     Wake,
     /// As `Get`, into a reused buffer.
@@ -70,6 +78,10 @@ impl Op {
             Op::Queue => "queue",
             Op::Append => "append",
             Op::Read => "read",
+            Op::PutNew => "put_new",
+            Op::PutAgain => "put_again",
+            Op::AppendNew => "append_new",
+            Op::AppendAgain => "append_again",
             Op::Wake => "wake",
             Op::GetInto => "get_into",
             Op::Pass => "pass",
@@ -95,16 +107,26 @@ pub enum System {
     Empty,
     /// The frames with Honeycomb's loop, without a store.
     Loop,
+    /// New memory that is touched, without a server.
+    Pages,
+}
+
+impl Op {
+    /// Whether it comes in bursts of `total` bytes.
+    pub fn is_burst(self) -> bool {
+        matches!(self, Op::PutNew | Op::PutAgain | Op::AppendNew | Op::AppendAgain)
+    }
 }
 
 impl System {
-    /// The name in the JSON lines: all limits of the machine are the system `socket`.
+    /// The name in the JSON lines: all limits of sockets are the system `socket`.
     pub fn name(self) -> &'static str {
         match self {
             System::Honeycomb => "honeycomb",
             System::Redis => "redis",
             System::Memcached => "memcached",
             System::Stream | System::Empty | System::Loop => "socket",
+            System::Pages => "memory",
         }
     }
 
@@ -114,6 +136,7 @@ impl System {
             System::Stream => Some("stream"),
             System::Empty => Some("empty"),
             System::Loop => Some("loop"),
+            System::Pages => Some("touch"),
             _ => None,
         }
     }
@@ -370,6 +393,10 @@ mod tests {
             (Op::Queue, "queue"),
             (Op::Append, "append"),
             (Op::Read, "read"),
+            (Op::PutNew, "put_new"),
+            (Op::PutAgain, "put_again"),
+            (Op::AppendNew, "append_new"),
+            (Op::AppendAgain, "append_again"),
             (Op::Wake, "wake"),
             (Op::GetInto, "get_into"),
             (Op::Pass, "pass"),

@@ -253,7 +253,9 @@ pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
         System::Honeycomb => flood.join_cluster()?,
         System::Empty | System::Loop => flood.join_limit()?,
         System::Redis | System::Memcached => flood.join_peer()?,
-        System::Stream => return Err("raw sockets have a separate client".into()),
+        System::Stream | System::Pages => {
+            return Err("this limit has a separate client".into());
+        }
     }
     let room = flood.spec.pipeline * (flood.spec.size as usize + 256) + SLACK;
     for (i, connection) in flood.connections.iter_mut().enumerate() {

@@ -9,6 +9,7 @@
 
 mod against;
 mod build;
+mod bursts;
 mod catalog;
 mod contract;
 mod figures;
@@ -17,6 +18,7 @@ mod format;
 mod idle;
 mod matrix;
 mod memcached;
+mod pages;
 mod report;
 mod run;
 mod servers;
@@ -31,6 +33,7 @@ use clap::Parser;
 use honeycomb_bench::process::{Pinning, machine};
 use honeycomb_bench::report::Progress;
 use matrix::{Group, Scale};
+use pages::TouchCost;
 use run::{Effort, Runner};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,7 +53,7 @@ use tools::Tools;
 #[command(
     name = "bench/compare",
     after_help = "Examples:
-  bench/compare                        # under ten minutes
+  bench/compare                        # about ten minutes
   bench/compare --quick                # some seconds, to see that it runs
   bench/compare --rows 'kv many' --rounds 7
   bench/compare --full --out docs/figures --json > matrix.jsonl
@@ -269,8 +272,12 @@ fn introduce(lines: &mut Lines, tools: &Tools, pinning: Pinning, effort: Effort)
         Some(version) => format!("{name} {version}"),
         None => format!("NO {}: its rows are left out", name.to_uppercase()),
     };
+    let touching = match TouchCost::measure() {
+        Ok(cost) => cost.show(),
+        Err(e) => format!("new memory cannot be mapped: {e}"),
+    };
     let about = format!(
-        "{}; {}; {}; {}; {} rounds of {} s",
+        "{}; {touching}; {}; {}; {}; {} rounds of {} s",
         machine(),
         pinning.show(),
         peer("redis-server", &tools.redis),

@@ -117,12 +117,17 @@ pub fn who(cell: &Cell) -> String {
         (System::Stream, _) => "raw socket".to_owned(),
         (System::Empty, _) => "empty server".to_owned(),
         (System::Loop, _) => "empty loop".to_owned(),
+        (System::Pages, _) => "touching".to_owned(),
         // The load generator is the same for all systems.
         (system, With::Flood) => system.name().to_owned(),
         (system, with) => format!("{} {}", system.name(), with.name()),
     };
-    if cell.op == Op::GetInto {
-        name += ", into a buffer";
+    match cell.op {
+        Op::GetInto => name += ", into a buffer",
+        Op::PutAgain | Op::AppendAgain => name += ", used before",
+        Op::PutNew | Op::AppendNew if cell.has_reserve => name += ", in the reserve",
+        Op::PutNew | Op::AppendNew if cell.system == System::Honeycomb => name += ", new",
+        _ => {}
     }
     if cell.transport == Transport::Map {
         name += if cell.op == Op::Get { ", mapped and not read" } else { ", mapped" };

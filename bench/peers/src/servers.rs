@@ -4,8 +4,8 @@ use crate::build::Build;
 use crate::contract::System;
 use crate::matrix::{Cell, SPIN_US, Transport};
 use crate::tools::Tools;
+use honeycomb_bench::Waiting;
 use honeycomb_bench::process::{Pinning, Watched};
-use honeycomb_bench::{Pool, Waiting};
 use honeycomb_env::Clock;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,10 +15,12 @@ use std::time::Duration;
 
 /// How long a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Memory of a cluster; only written pages become resident.
-const POOL: Pool = Pool { memory: 16 << 30, block_size: 128 << 20 };
+/// Memory of a cluster; only written pages become resident. One server has the default size of blocks.
+const MEMORY: u64 = 16 << 30;
 /// Block size with several memory servers: small enough that a growing store splits all the time.
 const SMALL_BLOCKS: u64 = 8 << 20;
+/// Touched memory of a server for bursts, and the seconds for which it is kept.
+const RESERVE: [(&str, &str); 2] = [("--page-reserve", "128MiB"), ("--page-reserve-idle", "3600")];
 /// Memory of memcached in MiB, and the size of its largest item.
 const MEMCACHED: [&str; 4] = ["-m", "8192", "-I", "256m"];
 
@@ -35,6 +37,8 @@ pub struct Which {
     pub servers: u8,
     /// Bytes of every answer of the empty servers.
     pub answers: u64,
+    /// Whether a Honeycomb server has touched memory for bursts.
+    pub has_reserve: bool,
 }
 
 impl Which {
@@ -47,6 +51,7 @@ impl Which {
             polls: cell.waiting.server_polls(),
             servers: cell.servers,
             answers: if answers { cell.size } else { 0 },
+            has_reserve: cell.has_reserve,
         }
     }
 }
@@ -83,6 +88,7 @@ impl Server {
             System::Honeycomb => honeycomb(which, build, tools, pinning)?,
             System::Redis => redis(socket.as_deref(), tools, pinning)?,
             System::Memcached => memcached(socket.as_deref(), pinning)?,
+            System::Pages => (Running::Processes(Vec::new()), String::new(), String::new()),
             System::Stream | System::Empty | System::Loop => {
                 limit(which, socket.as_deref(), build, tools, pinning)?
             }
@@ -184,11 +190,13 @@ fn embedded(which: Which, build: &Build, pinning: Pinning) -> Result<Started, St
     // --force: only written memory becomes resident, so the load decides the size, not the machine.
     command.args(["start", "--embedded", "--force", "--json", "--shards", "1"]);
     for (flag, value) in [
-        ("--memory", POOL.memory.to_string()),
-        ("--block-size", POOL.block_size.to_string()),
+        ("--memory", MEMORY.to_string()),
         ("--spin-us", waiting(which).spin().as_micros().to_string()),
     ] {
         command.arg(flag).arg(value);
+    }
+    if which.has_reserve {
+        command.args(RESERVE.iter().flat_map(|(flag, value)| [flag, value]));
     }
     // Clients that map blocks use the socket.
     command.arg(format!("--unix={}", which.transport != Transport::Tcp));
@@ -221,7 +229,7 @@ fn honeycomb(
         server.args(["server", "--controller", &address, "--token", &token, "--force", "--json"]);
         server.args(["--listen", "127.0.0.1:0", "--shards", "1", "--unix=false"]);
         for (flag, value) in [
-            ("--memory", POOL.memory.to_string()),
+            ("--memory", MEMORY.to_string()),
             ("--block-size", SMALL_BLOCKS.to_string()),
             ("--spin-us", waiting(which).spin().as_micros().to_string()),
         ] {

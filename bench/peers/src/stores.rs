@@ -50,7 +50,9 @@ impl Store {
         client.create_prefix(job, PATH, &[], options).map_err(said)?;
         match spec.op {
             Op::Queue | Op::Wake => client.create_queue(job, PATH, 0, 0, false).map(drop),
-            Op::Append | Op::Read => client.create_file(job, PATH, 1, false).map(drop),
+            Op::Append | Op::Read | Op::AppendNew | Op::AppendAgain => {
+                client.create_file(job, PATH, 1, false).map(drop)
+            }
             _ => client.create_kv(job, PATH, spec.blocks, false).map(drop),
         }
         .map_err(said)?;

@@ -1,6 +1,7 @@
 //! The synchronous clients in Rust: Honeycomb's client, and minimal clients of the peers for operations that
 //! their usual clients do not support.
 
+use crate::bursts::{Bursts, Touching};
 use crate::contract::{Client, Draw, Measured, Meter, Op, Round, Spec, System, key};
 use crate::memcached::Memcached;
 use crate::stores::{PATH, SPLITS_AT, Store, said};
@@ -62,6 +63,8 @@ pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
     match spec.op {
         Op::Wake => return Ok(Box::new(Waker::new(spec)?)),
         Op::Split | Op::Trickle => return Ok(Box::new(Neighbour::new(spec)?)),
+        _ if spec.system == System::Pages => return Ok(Box::new(Touching::new(spec))),
+        op if op.is_burst() => return Ok(Box::new(Bursts::new(spec)?)),
         Op::Get | Op::Put if spec.pipeline > 1 => return Ok(Box::new(Piped::new(spec)?)),
         _ => {}
     }
@@ -152,6 +155,9 @@ fn ours(spec: &Spec) -> Result<(Work, Option<Store>), String> {
             })
         }
         Op::Wake | Op::Split | Op::Trickle => unreachable!("it has a separate client"),
+        Op::PutNew | Op::PutAgain | Op::AppendNew | Op::AppendAgain => {
+            unreachable!("bursts have a separate client")
+        }
         Op::Pass => return Err("only the client in Python supports 'pass'".into()),
     };
     Ok((work, Some(store)))
