@@ -36,26 +36,11 @@ impl Bursts {
         Ok(Bursts { spec, value, store })
     }
 
-    fn is_file(&self) -> bool {
-        matches!(self.spec.op, Op::AppendNew | Op::AppendAgain)
-    }
-
-    /// Writes so many bytes into the empty structure; the time of each write is passed to `count`.
-    fn write(
-        &self,
-        bytes: u64,
-        clock: Clock,
-        count: &mut dyn FnMut(Duration),
-    ) -> Result<(), String> {
+    /// Writes so many bytes into the empty structure; each write is passed to `timed`.
+    fn write(&self, bytes: u64, timed: &mut Timed<'_>) -> Result<(), String> {
         let (client, job) = (self.store.client(), self.store.job());
         let writes = bytes / self.spec.size;
-        let mut timed = |work: &mut dyn FnMut() -> Result<(), String>| {
-            let began = clock.now();
-            work()?;
-            count(clock.now().since(began));
-            Ok(())
-        };
-        if self.is_file() {
+        if matches!(self.spec.op, Op::AppendNew | Op::AppendAgain) {
             let file = client.open_file(job, PATH).map_err(said)?;
             let mut append = || file.write_all(&self.value).map(drop).map_err(said);
             return (0..writes).try_for_each(|_| timed(&mut append));
@@ -66,17 +51,31 @@ impl Bursts {
             timed(&mut || kv.put(&key, &self.value).map(drop).map_err(said))
         })
     }
+}
 
-    /// Replaces the structure by an empty one: its memory is free then.
-    fn empty(&self) -> Result<(), String> {
-        let (client, job) = (self.store.client(), self.store.job());
-        client.remove_structure(job, PATH).map_err(said)?;
-        match self.is_file() {
-            true => client.create_file(job, PATH, 1, false).map(drop),
-            false => client.create_kv(job, PATH, self.spec.blocks, false).map(drop),
-        }
-        .map_err(said)
+/// Times a step, or only runs it.
+type Timed<'a> = dyn FnMut(&mut dyn FnMut() -> Result<(), String>) -> Result<(), String> + 'a;
+
+/// A round of bursts, whose time is that of their timed steps alone.
+fn bursts(
+    round: Round,
+    clock: Clock,
+    mut burst: impl FnMut(&mut Timed<'_>) -> Result<(), String>,
+) -> Result<Measured, String> {
+    let mut meter = Meter::begin(clock, round);
+    let (mut steps, mut spent) = (0, Duration::ZERO);
+    while steps == 0 || clock.now() < meter.until && steps < round.ops {
+        burst(&mut |step| {
+            let began = clock.now();
+            step()?;
+            let took = clock.now().since(began);
+            meter.count(took);
+            (steps, spent) = (steps + 1, spent + took);
+            Ok(())
+        })?;
     }
+    let measured = meter.end(steps);
+    Ok(Measured { wall_ns: spent.as_nanos() as u64, ..measured })
 }
 
 impl Client for Bursts {
@@ -86,22 +85,13 @@ impl Client for Bursts {
 
     fn round(&mut self, round: Round) -> Result<Measured, String> {
         let clock = Clock::start();
-        let mut meter = Meter::begin(clock, round);
-        let (mut writes, mut spent) = (0, Duration::ZERO);
-        loop {
-            self.write(self.spec.total.min(WARM_UP), clock, &mut drop)?;
-            self.empty()?;
+        bursts(round, clock, |timed| {
+            self.write(self.spec.total.min(WARM_UP), &mut |step| step())?;
+            self.store.empty(&self.spec)?;
             rest_before(&self.spec, clock);
-            self.write(self.spec.total, clock, &mut |took| {
-                meter.count(took);
-                (writes, spent) = (writes + 1, spent + took);
-            })?;
-            self.empty()?;
-            if clock.now() >= meter.until || writes >= round.ops {
-                let measured = meter.end(writes);
-                return Ok(Measured { wall_ns: spent.as_nanos() as u64, ..measured });
-            }
-        }
+            self.write(self.spec.total, timed)?;
+            self.store.empty(&self.spec)
+        })
     }
 }
 
@@ -132,23 +122,15 @@ impl Client for Touching {
 
     fn round(&mut self, round: Round) -> Result<Measured, String> {
         let clock = Clock::start();
-        let mut meter = Meter::begin(clock, round);
-        let (mut steps, mut spent) = (0, Duration::ZERO);
-        loop {
+        bursts(round, clock, |timed| {
             rest_before(&self.spec, clock);
             let mut pages = Untouched::map(self.spec.total as usize).map_err(|e| e.to_string())?;
-            for _ in 0..self.spec.total / self.spec.size {
-                let began = clock.now();
-                pages.touch(self.spec.size as usize);
-                let took = clock.now().since(began);
-                meter.count(took);
-                (steps, spent) = (steps + 1, spent + took);
-            }
-            drop(pages);
-            if clock.now() >= meter.until || steps >= round.ops {
-                let measured = meter.end(steps);
-                return Ok(Measured { wall_ns: spent.as_nanos() as u64, ..measured });
-            }
-        }
+            (0..self.spec.total / self.spec.size).try_for_each(|_| {
+                timed(&mut || {
+                    pages.touch(self.spec.size as usize);
+                    Ok(())
+                })
+            })
+        })
     }
 }

@@ -68,6 +68,11 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether it comes in bursts of `total` bytes.
+    pub fn is_burst(self) -> bool {
+        matches!(self, Op::PutNew | Op::PutAgain | Op::AppendNew | Op::AppendAgain)
+    }
+
     /// The name in the JSON lines.
     pub fn name(self) -> &'static str {
         match self {
@@ -109,13 +114,6 @@ pub enum System {
     Loop,
     /// New memory that is touched, without a server.
     Pages,
-}
-
-impl Op {
-    /// Whether it comes in bursts of `total` bytes.
-    pub fn is_burst(self) -> bool {
-        matches!(self, Op::PutNew | Op::PutAgain | Op::AppendNew | Op::AppendAgain)
-    }
 }
 
 impl System {

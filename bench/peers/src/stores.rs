@@ -48,6 +48,13 @@ impl Store {
             (options.high_mark, options.low_mark) = (SPLITS_AT, MERGES_AT);
         }
         client.create_prefix(job, PATH, &[], options).map_err(said)?;
+        store.create(spec)?;
+        Ok(store)
+    }
+
+    /// Creates the empty structure of the operation.
+    fn create(&self, spec: &Spec) -> Result<(), String> {
+        let (client, job) = (&self.client, self.job());
         match spec.op {
             Op::Queue | Op::Wake => client.create_queue(job, PATH, 0, 0, false).map(drop),
             Op::Append | Op::Read | Op::AppendNew | Op::AppendAgain => {
@@ -55,8 +62,13 @@ impl Store {
             }
             _ => client.create_kv(job, PATH, spec.blocks, false).map(drop),
         }
-        .map_err(said)?;
-        Ok(store)
+        .map_err(said)
+    }
+
+    /// Replaces the structure by an empty one: its memory is free then.
+    pub fn empty(&self, spec: &Spec) -> Result<(), String> {
+        self.client.remove_structure(self.job(), PATH).map_err(said)?;
+        self.create(spec)
     }
 
     /// Stores the data that the operation reads.

@@ -48,7 +48,7 @@ impl Cluster {
         // Its own bytes are there: a second look counts all of them.
         let again = raw.call_each("fill", Ask { args: &[mark], ..Ask::default() }).unwrap();
         let counted = |block: &honeycomb_client::Answered| block.value > 4 << 20;
-        assert!(again.iter().all(counted), "blocks show what was written there");
+        assert!(again.iter().all(counted), "a block does not show the bytes of its own job");
         admin.deregister_job(job.job).unwrap();
         filled.iter().map(|block| block.value).sum()
     }
