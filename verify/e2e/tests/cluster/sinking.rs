@@ -40,10 +40,19 @@ impl World {
         World { cluster, client, job, store, _scratch: scratch }
     }
 
-    /// Writes a file, with retries when all tiers are full.
-    fn write(&self, address: &str) -> (File, Vec<u8>) {
-        let made = file(&self.client, &self.job, address);
-        let bytes = noise(address.as_bytes()[1].into(), EACH);
+    /// Creates a file and writes it.
+    fn write(&self, n: usize) -> (File, Vec<u8>) {
+        self.write_to(n, self.create(n))
+    }
+
+    /// Creates a file, which needs a free block.
+    fn create(&self, n: usize) -> File {
+        file(&self.client, &self.job, &format!(":{n}"))
+    }
+
+    /// Writes a created file, with retries when all tiers are full.
+    fn write_to(&self, n: usize, made: File) -> (File, Vec<u8>) {
+        let bytes = noise(n as u64, EACH);
         for piece in bytes.chunks(APPEND) {
             eventually("there is room", || match made.append(piece) {
                 Ok(_) => true,
@@ -66,8 +75,9 @@ impl World {
 
     fn write_all(&self) -> Vec<(File, Vec<u8>)> {
         std::thread::scope(|scope| {
-            let writer = |n: usize| scope.spawn(move || self.write(&format!(":{n}")));
-            let writers: Vec<_> = (0..4).map(writer).collect();
+            let files: Vec<_> = (0..4).map(|n| self.create(n)).collect();
+            let writer = |(n, made)| scope.spawn(move || self.write_to(n, made));
+            let writers: Vec<_> = files.into_iter().enumerate().map(writer).collect();
             writers.into_iter().map(|writer| writer.join().unwrap()).collect()
         })
     }
@@ -170,21 +180,19 @@ fn memory_and_disk_are_both_relieved_and_everything_reads_back() {
 #[test]
 fn a_store_that_refuses_for_a_while_costs_time_alone() {
     let world = World::new();
-    let (first, bytes) = world.write(":0");
-    let more = world.write(":1");
+    let (first, bytes) = world.write(0);
+    let more = world.write(1);
     eventually("something is in the store", || world.tiers()[1].used > 0);
     // Somebody else's thing is in its place.
     let other = world.store.with_extension("other");
     std::fs::write(&other, b"").unwrap();
     let exchange = || renameat_with(CWD, &world.store, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+    // Each writer may fill memory and disk before the other begins: both files have their first block before.
+    let others = [2, 3].map(|n| (n, world.create(n)));
     exchange();
     std::thread::scope(|scope| {
-        let others: Vec<_> = (2..4)
-            .map(|n| {
-                let world = &world;
-                scope.spawn(move || world.write(&format!(":{n}")))
-            })
-            .collect();
+        let world = &world;
+        let others = others.map(|(n, made)| scope.spawn(move || world.write_to(n, made)));
         // A read with a short timeout fails with the reason. Which of the two files has blocks there is
         // unknown.
         let mut got = vec![0; EACH];
