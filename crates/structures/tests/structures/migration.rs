@@ -2,9 +2,9 @@
 
 use crate::Driver;
 use honeycomb_structures::{
-    Answer, Backing, CapacityRequest, Event, FileBlock, Growth, Migrate, Migrating, Movable,
-    Operation, Ops, Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds, Structure,
-    Successor, Totals, Waits,
+    Answer, Backing, Capacity, CapacityRequest, Event, FileBlock, Growth, Migrate, Migrating,
+    Movable, Operation, Ops, Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds,
+    Structure, Successor, Totals, Waits,
 };
 use honeycomb_types::{Marks, Time};
 use honeycomb_wire::data::{MovedArgs, ReadArgs};
@@ -126,6 +126,26 @@ fn an_open_file_goes_on_where_it_was() {
     let answer = b.run(Op::FileAppend, b"", b"on");
     assert_eq!((answer.status, answer.value), (Status::Ok, 12_150));
     assert!(!b.structure.wants_successor(), "none was requested before");
+}
+
+/// The answer to a request from before the move arrives while the block is sent.
+#[test]
+fn a_file_whose_capacity_grows_while_it_is_sent_is_sent_whole() {
+    let block = |importing| {
+        let capacity = CapacityRequest::new(SIZE / 2, SIZE);
+        Driver::new(SIZE, FileBlock::opened(capacity, Marks::default(), importing))
+    };
+    let (mut a, mut b) = (block(0), block(MOVE));
+    assert_eq!(a.run(Op::FileAppend, b"", &[1; 5000]).status, Status::Ok);
+    begin(&mut a);
+    migrate(&mut a, &mut b);
+    let now = a.now;
+    a.structure.enlarge().unwrap().capacity(&mut a.block, now, Capacity::Granted(SIZE));
+    assert_eq!(a.structure.movable().unwrap().unsent(), 0);
+    freeze(&mut a);
+    migrate(&mut a, &mut b);
+    finish(&mut a, &mut b);
+    assert_eq!(read(&mut b, 0).value, 5000);
 }
 
 #[test]

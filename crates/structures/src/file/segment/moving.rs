@@ -18,9 +18,9 @@ impl Migrate for FileSegment {
         self.pieces.committed()
     }
 
+    /// None: the same while the capacity grows.
     fn back(&self) -> Range<usize> {
-        let end = self.tail.capacity.bytes();
-        end..end
+        0..0
     }
 
     fn is_settled(&self) -> bool {
