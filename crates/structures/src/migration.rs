@@ -40,7 +40,9 @@ pub trait Migrate {
     /// Where they end now.
     fn front_end(&self) -> usize;
 
-    /// The bytes at the end of the block: they grow towards the front.
+    /// The bytes at the end of the block: they grow towards the front. Their end stays the same while the
+    /// block is sent, also when its capacity grows: the controller may have given the move up, and grants a
+    /// larger one before the block knows.
     fn back(&self) -> Range<usize>;
 
     /// Whether no payload is arriving: every request that began before the freeze was answered.
@@ -371,6 +373,8 @@ impl<T: Migrate> Movable for Migrating<T> {
     fn unsent(&self) -> u64 {
         let Stage::Sending(sending) = &self.stage else { return 0 };
         let (front, back) = (self.content.front_end(), self.content.back().start);
+        let sent = (sending.front, sending.back);
+        assert!(sent.0 <= front && back <= sent.1, "INV-19: {sent:?} are sent, of {front}, {back}");
         (front - sending.front + sending.back - back) as u64
     }
 

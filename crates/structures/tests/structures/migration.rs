@@ -128,7 +128,8 @@ fn an_open_file_goes_on_where_it_was() {
     assert!(!b.structure.wants_successor(), "none was requested before");
 }
 
-/// The answer to a request from before the move arrives while the block is sent.
+/// The controller has given the move up, and grants a request of the block, which is still sent. Seed 1126565
+/// of the simulator.
 #[test]
 fn a_file_whose_capacity_grows_while_it_is_sent_is_sent_whole() {
     let block = |importing| {

@@ -138,13 +138,13 @@ fn leases_of_more_prefixes_than_a_request_names_are_kept() {
     let clock = Clock::start();
     let now = || clock.now().as_millis() as i64;
     eventually("half a second of the lease is over", || remaining() < i64::from(LEASE_MS) - 500);
-    // The true end is between the sums with the times before and after the request.
+    // The true end is between the sums with the times before and after the request: operands are evaluated
+    // from the left.
     let end = remaining() + now() + 1;
     client.keep(job.job, &paths);
     eventually("the last prefix is renewed", || {
         assert_eq!(client.lost_leases(), []);
-        let before = now();
-        before + remaining() > end
+        now() + remaining() > end
     });
     client.release(job.job, &paths);
 }

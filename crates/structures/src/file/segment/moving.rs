@@ -18,7 +18,7 @@ impl Migrate for FileSegment {
         self.pieces.committed()
     }
 
-    /// None: the same while the capacity grows.
+    /// None.
     fn back(&self) -> Range<usize> {
         0..0
     }
