@@ -11,6 +11,7 @@
 
 mod accounts;
 mod bank;
+mod capacities;
 mod catalog;
 mod cells;
 mod client;

@@ -64,6 +64,7 @@ pub const STATES: &[&str] = &[
     "block of a store lowered",
     "block of extents given back",
     "block retired",
+    "capacity given back",
     "checkpoint of a block in use",
     "commit refused",
     "drained server ended",

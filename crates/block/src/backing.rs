@@ -36,7 +36,7 @@ pub(crate) struct Mapping {
     raw: Option<MmapRaw>,
     /// The end of the last byte that any owner of these pages has written.
     written: AtomicUsize,
-    /// Bytes that count as mapped; those behind are never touched.
+    /// Bytes that count as mapped; those behind are untouched.
     capacity: AtomicUsize,
     /// The tenant that may reuse these pages with their content; `None` if they are not written in
     /// place.
@@ -121,7 +121,7 @@ impl Mapping {
 
 /// The memory of one block under one owner (one epoch).
 ///
-/// The bytes are zero at first, unless the caller waived that (`map_for`). Only written bytes are
+/// The bytes are zero at first, unless the caller waived that (`map_part`). Only written bytes are
 /// resident. Reading and writing are checked against the length and against the pins: a pinned
 /// range cannot be written (the attempt is a defect and panics), which makes `Pin` sound.
 pub struct Backing {
@@ -150,20 +150,10 @@ impl Backing {
         Ok(Backing::over(Backing::new_pages(length, length)?, 0, length, None, reclaimer))
     }
 
-    /// As `map`, for a tenant, which may reuse the memory shortly after it is freed. With `used`,
-    /// the bytes begin with any content of the same tenant, but of no other: only for a caller that
-    /// reads no byte before writing it.
-    pub fn map_for(
-        tenant: Tenant,
-        used: bool,
-        length: usize,
-        reclaimer: &Reclaimer,
-    ) -> io::Result<Backing> {
-        Backing::map_part(tenant, used, (length, length), reclaimer)
-    }
-
-    /// As `map_for`, of which only the bytes before a capacity can be accessed, until `enlarge`. The
-    /// others take no memory.
+    /// As `map`, for a tenant, which may reuse the memory shortly after it is freed. Only the bytes before a
+    /// capacity can be accessed, until `enlarge`; the others take no memory. With `used`, the bytes begin
+    /// with any content of the same tenant, but of no other: only for a caller that reads no byte before
+    /// writing it.
     pub fn map_part(
         tenant: Tenant,
         used: bool,
@@ -260,6 +250,26 @@ impl Backing {
             self.use_huge_pages();
             self.chunks_from = self.chunk_from(self.written());
         }
+    }
+
+    /// Lets the block use only its bytes up to a smaller capacity, and returns the memory behind it. False if
+    /// bytes there are pinned, or the system refused: then nothing has changed but the content there.
+    pub fn reduce(&mut self, capacity: usize) -> bool {
+        let Backing { capacity: before, floor, frozen, .. } = *self;
+        assert!(0 < capacity && capacity <= before, "INV-60: {capacity} of {before} bytes stay");
+        assert!(floor == 0 && !frozen, "INV-60: a block that is not in memory gives memory back");
+        if self.is_pinned(&(capacity..before)) {
+            return false;
+        }
+        self.shed_rest(capacity);
+        if self.written() > capacity {
+            return false;
+        }
+        self.capacity = capacity;
+        self.mapping.reclaimer.unmaps(before - capacity);
+        self.mapping.capacity.store(capacity, Relaxed);
+        self.chunks_from = self.chunk_from(self.written());
+        true
     }
 
     /// Copies a block of small pages into memory of its size and capacity that its tenant has freed, if

@@ -322,6 +322,15 @@ impl Reclaimer {
         }
     }
 
+    /// Counts this many mapped bytes less: they are not resident, and their mapping is not given.
+    pub(crate) fn unmaps(&self, length: usize) {
+        let Some(Handle(common)) = self.0.as_deref() else { return };
+        let mut state = common.lock();
+        let mapped = state.mapped;
+        assert!(mapped >= length, "INV-32: {length} of {mapped} mapped bytes are given back");
+        state.mapped -= length;
+    }
+
     /// Bytes of a chunk of the reserve, if there is one.
     pub(crate) fn chunk_bytes(&self) -> Option<usize> {
         Some(self.0.as_deref()?.0.reserve?.chunk)

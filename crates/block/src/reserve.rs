@@ -228,7 +228,8 @@ mod tests {
         let (reclaimer, worker) = with_reserve();
         let running = std::thread::spawn(move || worker.run());
         for round in 1..4u8 {
-            let mut b = Backing::map_for(Tenant(round.into()), true, LENGTH, &reclaimer).unwrap();
+            let mut b = Backing::map_part(Tenant(round.into()), true, (LENGTH, LENGTH), &reclaimer)
+                .unwrap();
             for from in (0..LENGTH).step_by(1 << 20) {
                 // The first request begins to fill the reserve.
                 while from % (4 << 20) == 0 && from > 0 && reclaimer.reserves() < 2 << 20 {
@@ -311,7 +312,7 @@ mod tests {
     fn only_chunks_that_were_written_are_given_up() {
         const LENGTH: usize = 24 << 20;
         let (reclaimer, _worker) = with_reserve();
-        let mut b = Backing::map_for(Tenant(1), true, LENGTH, &reclaimer).unwrap();
+        let mut b = Backing::map_part(Tenant(1), true, (LENGTH, LENGTH), &reclaimer).unwrap();
         b.slice_mut(0..5 << 20).fill(7);
         let chunks = |from: usize| {
             let begins = |at: &usize| b.slice(*at..*at + 1).as_ptr().align_offset(2 << 20) == 0;
@@ -329,7 +330,7 @@ mod tests {
         const LENGTH: usize = 24 << 20;
         const KEPT: usize = (5 << 20) + 100;
         let (reclaimer, worker) = with_reserve();
-        let mut b = Backing::map_for(Tenant(1), true, LENGTH, &reclaimer).unwrap();
+        let mut b = Backing::map_part(Tenant(1), true, (LENGTH, LENGTH), &reclaimer).unwrap();
         b.slice_mut(0..LENGTH).fill(7);
         b.shed(KEPT);
         assert_eq!(reclaimer.uncleared(), 4, "the reserve has room for four");
@@ -341,7 +342,7 @@ mod tests {
         while reclaimer.uncleared() > 0 || reclaimer.reserves() < 8 << 20 {
             std::thread::yield_now();
         }
-        let mut other = Backing::map_for(Tenant(2), true, LENGTH, &reclaimer).unwrap();
+        let mut other = Backing::map_part(Tenant(2), true, (LENGTH, LENGTH), &reclaimer).unwrap();
         for block in [&mut other, &mut b] {
             let kept = block.written();
             for from in (kept..LENGTH).step_by(1 << 20) {
@@ -425,7 +426,7 @@ mod tests {
         let mut b = Backing::map(16 << 20, &reclaimer).unwrap();
         b.slice_mut(0..4 << 20);
         let free_some = || {
-            let mut small = Backing::map_for(Tenant(1), true, 65536, &reclaimer).unwrap();
+            let mut small = Backing::map_part(Tenant(1), true, (65536, 65536), &reclaimer).unwrap();
             small.slice_mut(0..65536).fill(1);
         };
         free_some();

@@ -165,9 +165,10 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives a block that fills up a larger capacity in place: for this many bytes, as far as the block size
-    /// allows. A block that has it already, because the answer was lost, gets the same answer. A refused
-    /// block continues in another one, which may be on another core or in another tier.
+    /// Gives a block another capacity in place: a larger one for this many bytes, as far as the block size
+    /// allows, or the smaller one that the block has kept. A block that has it already, because the answer
+    /// was lost, gets the same answer. A block that is refused a larger one continues in another block, which
+    /// may be on another core or in another tier.
     pub(crate) fn grow_block(
         &mut self,
         id: StructureId,
@@ -181,6 +182,9 @@ impl Catalog {
         }
         if units > before {
             self.enlarge(s, at, (before, units))?;
+        } else if units < before && !Bug::CapacityKept.active() {
+            self.pool.reduce(at.block, units);
+            self.units_went(self.structures[s].job, s, (before - units).into());
         }
         Ok(Reply::Capacity { bytes: self.capacity_of(at.block) })
     }

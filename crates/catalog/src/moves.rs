@@ -316,9 +316,8 @@ impl Catalog {
         let (place, ..) = self.range_of(s, block);
         let structure = &self.structures[s];
         let marks = self.marks(structure.prefix);
-        let most = |side: BlockId| {
-            marks.split_at(self.capacity_of(side) as usize) as u64 * MERGE_FILL.0 / MERGE_FILL.1
-        };
+        // The neighbour's capacity grows to that of a whole block, if that is needed.
+        let most = marks.split_at(self.block_size as usize) as u64 * MERGE_FILL.0 / MERGE_FILL.1;
         let own = self.pool.bytes_used(block);
         [place.checked_sub(1), Some(place + 1)]
             .into_iter()
@@ -328,7 +327,7 @@ impl Catalog {
                 self.pool.takes_blocks(side.server()) && self.pool.stays_in_memory(side)
             })
             .map(|side| (self.pool.bytes_used(side), side))
-            .filter(|&(used, side)| used + own <= most(side))
+            .filter(|&(used, _)| used + own <= most)
             .min_by_key(|(used, _)| *used)
             .map(|(_, side)| side)
     }

@@ -461,6 +461,12 @@ impl Catalog {
         Some((tier, to))
     }
 
+    /// The capacity of a block in bytes, for a checker.
+    pub fn capacity_at(&self, at: BlockAt) -> Option<u64> {
+        self.pool.held(at)?;
+        Some(self.capacity_of(at.block))
+    }
+
     /// Blocks on disks that may be demoted to a store because they no longer change, for a checker.
     pub fn blocks_for_stores(&self) -> u64 {
         let may_sink = |structure: &StructureRecord, i: usize| {

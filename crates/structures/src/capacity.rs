@@ -1,14 +1,18 @@
-//! How the capacity of a block grows in place: when a block requests more, and its answers until it has it.
+//! How the capacity of a block changes in place: when a block requests more, its answers until it has it, and
+//! how it gives back what it does not need.
 
 use crate::{Answer, busy};
 use honeycomb_block::Backing;
-use honeycomb_types::Time;
+use honeycomb_types::{BlockUnits, Bug, Time};
 use honeycomb_wire::Status;
 
 /// Retry delay of an operation for which the capacity will soon be large enough, in microseconds.
 const RETRY_LARGER_US: u64 = 200;
+/// A block requests more when less than this part of the block size is free, or less than half of its
+/// capacity.
+const ROOM: (usize, usize) = (3, 32);
 
-/// The controller's answer to a block that requested a larger capacity.
+/// The controller's answer to a block that requested another capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Capacity {
     /// Bytes that the block may hold.
@@ -20,24 +24,43 @@ pub enum Capacity {
 /// A block that begins with a part of its bytes, and whose capacity grows in place up to the block size.
 ///
 /// Bytes from the capacity on are neither read nor written. A block requests more before it is full
-/// (`wants_capacity`), and receives it (`capacity`). `CapacityRequest` does this bookkeeping.
+/// (`wants_capacity`), and receives it (`capacity`). A block may also give back what it does not need
+/// (`give_capacity`), and then informs the controller by the same request. `CapacityRequest` does this
+/// bookkeeping.
 pub trait Enlarge {
-    /// Bytes that the block needs to hold and has not requested yet. Called after every change of the block;
-    /// the shard sends a request for each `Some`. `expected` bytes are likely to arrive before the answer.
+    /// The bytes of the capacity that the block needs and has not requested yet, or has reduced to. Called
+    /// after every change of the block; the shard sends a request for each `Some`. `expected` bytes are
+    /// likely to arrive before the answer.
     fn wants_capacity(&mut self, expected: usize) -> Option<usize>;
 
     /// The controller's answer to the request.
     fn capacity(&mut self, block: &mut Backing, now: Time, answer: Capacity);
+
+    /// Gives back the capacity that has not been needed for a while: the memory behind the new one, in bytes,
+    /// is free. Called after every change of a block that is in memory and takes part in no export; `None` if
+    /// the capacity stays.
+    fn give_capacity(&mut self, _block: &mut Backing, _now: Time) -> Option<usize> {
+        None
+    }
+
+    /// Whether a request that was refused for the moment is repeated also if nothing changes the block.
+    fn repeats(&self) -> bool {
+        false
+    }
 }
 
-/// The requests of one block for a larger capacity.
+/// The requests of one block for another capacity.
 pub struct CapacityRequest {
     capacity: usize,
     /// The block size.
     most: usize,
     /// Bytes of the largest operation that did not fit, since the last answer.
     lacks: usize,
+    /// Whether the next content that a move sends here needs a whole block.
+    awaits_move: bool,
     asked: bool,
+    /// Whether the controller still counts the capacity before the last reduction.
+    untold: bool,
     /// Why the last request was refused.
     denied: Option<(Status, String)>,
 }
@@ -46,7 +69,15 @@ impl CapacityRequest {
     /// Of a block of `most` bytes that may hold `capacity` at first.
     pub fn new(capacity: usize, most: usize) -> CapacityRequest {
         assert!(0 < capacity && capacity <= most, "INV-60: {capacity} of {most} bytes are usable");
-        CapacityRequest { capacity, most, lacks: 0, asked: false, denied: None }
+        CapacityRequest {
+            capacity,
+            most,
+            lacks: 0,
+            awaits_move: false,
+            asked: false,
+            untold: false,
+            denied: None,
+        }
     }
 
     /// Bytes that the block may hold now.
@@ -64,6 +95,41 @@ impl CapacityRequest {
     /// Whether the block grows in place before it continues in another block.
     pub fn may_grow(&self) -> bool {
         self.capacity < self.most && self.denied.is_none()
+    }
+
+    /// Free bytes with less of which the block requests more.
+    fn room(&self) -> usize {
+        (self.capacity / 2).min(self.most / ROOM.1 * ROOM.0)
+    }
+
+    /// The least capacity with which a block whose extents end here requests no more; `None` if it is not
+    /// less than the present one, or the controller has not answered the last request.
+    pub fn reduced(&self, end: usize) -> Option<usize> {
+        let kept = end + self.most / ROOM.1 * ROOM.0;
+        if self.asked || kept >= self.capacity {
+            return None;
+        }
+        let kept = BlockUnits::of(self.most as u64).capacity_bytes_for(kept as u64) as usize;
+        (kept < self.capacity).then_some(kept)
+    }
+
+    /// The block has reduced its capacity, and informs the controller with its next request.
+    pub fn give(&mut self, kept: usize) {
+        let CapacityRequest { capacity, asked, .. } = *self;
+        assert!(0 < kept && kept < capacity, "INV-60: {kept} of {capacity} bytes are kept");
+        assert!(!asked, "INV-60: a block gives capacity back, and its last request is unanswered");
+        (self.capacity, self.lacks, self.denied) = (kept, 0, None);
+        self.untold = !Bug::CapacityNotTold.active();
+    }
+
+    /// A move has sent content for which there was no room: a whole block has some at the next attempt.
+    pub fn await_move(&mut self) {
+        self.awaits_move = self.capacity < self.most;
+    }
+
+    /// Whether such content is awaited, for which the capacity is still too small.
+    pub fn awaits_move(&self) -> bool {
+        self.awaits_move
     }
 
     /// Notes an operation that needs `bytes` more than are free. Returns its answer: it waits for a larger
@@ -87,39 +153,58 @@ impl CapacityRequest {
         Some(Answer::refuse(*status, why.clone()))
     }
 
-    /// The bytes to request now, with this many in use, and so many expected before the answer: several
-    /// times the capacity when half of it is used, and what an operation lacks.
+    /// The bytes to request now, with this many in use, and so many expected before the answer: the next
+    /// larger capacity when little is free, and what an operation lacks. After a reduction, the controller is
+    /// informed first.
     pub fn wanted(&mut self, used: usize, expected: usize) -> Option<usize> {
-        if self.capacity == self.most || self.asked {
+        if self.asked {
             return None;
         }
-        let filling = used + expected > self.capacity / 2;
-        if self.lacks == 0 && !filling {
+        if self.untold {
+            self.asked = true;
+            return Some(self.capacity);
+        }
+        if self.capacity == self.most {
+            return None;
+        }
+        let filling = used + expected > self.capacity - self.room();
+        if self.lacks == 0 && !filling && !self.awaits_move {
             return None;
         }
         self.asked = true;
         let needed = used + self.lacks + self.lacks / 8 + expected;
+        let needed = if self.awaits_move { self.most } else { needed };
         Some(needed.max(self.capacity + 1).min(self.most))
     }
 
     /// The controller's answer. Returns whether the capacity has grown.
     pub fn answered(&mut self, answer: Capacity) -> bool {
+        let informed = std::mem::take(&mut self.untold);
         (self.asked, self.lacks) = (false, 0);
         match answer {
             Capacity::Granted(bytes) => {
                 let (before, most) = (self.capacity, self.most);
                 assert!(bytes <= most, "INV-60: {bytes} bytes of a block of {most} are granted");
                 self.capacity = before.max(bytes);
-                self.denied = None;
+                (self.denied, self.awaits_move) = (None, self.awaits_move && bytes < most);
                 bytes > before
             }
             // It does not mean a lack of room: the request is repeated.
-            Capacity::Denied(status, _) if status.is_passing() => false,
+            Capacity::Denied(status, _) if status.is_passing() => {
+                self.untold = informed;
+                false
+            }
+            Capacity::Denied(..) if informed => false,
             Capacity::Denied(status, why) => {
-                self.denied = Some((status, why));
+                (self.denied, self.awaits_move) = (Some((status, why)), false);
                 false
             }
         }
+    }
+
+    /// See `Enlarge::repeats`.
+    pub fn repeats(&self) -> bool {
+        self.untold || self.awaits_move
     }
 }
 
@@ -159,5 +244,29 @@ mod tests {
         assert!(request.wanted(10, 0).is_some(), "memory may be free again");
         request.answered(Capacity::Granted(16 * UNIT));
         assert!(request.may_grow());
+    }
+
+    #[test]
+    fn controller_is_informed_of_what_was_given_back_before_anything_else_is_requested() {
+        let mut request = CapacityRequest::new(64 * UNIT, 64 * UNIT);
+        assert_eq!(request.reduced(58 * UNIT), None, "3/32 stay free");
+        assert_eq!(request.reduced(20 * UNIT), Some(32 * UNIT));
+        request.give(32 * UNIT);
+        assert_eq!((request.bytes(), request.may_grow()), (32 * UNIT, true));
+        assert!(request.refuse(40 * UNIT).is_some());
+        assert_eq!(request.wanted(20 * UNIT, 0), Some(32 * UNIT));
+        assert_eq!(request.reduced(UNIT), None, "the controller has not answered");
+        request.answered(Capacity::Denied(Status::Busy, String::new()));
+        assert!(request.repeats());
+        assert_eq!(request.wanted(20 * UNIT, 0), Some(32 * UNIT));
+        assert!(!request.answered(Capacity::Granted(32 * UNIT)) && !request.repeats());
+        assert_eq!(request.wanted(27 * UNIT, 0), Some(32 * UNIT + 1));
+        request.answered(Capacity::Denied(Status::OutOfMemory, "full".into()));
+        // A refusal is forgotten when there is room again.
+        request.give(16 * UNIT);
+        assert!(request.may_grow());
+        request.wanted(10 * UNIT, 0).unwrap();
+        request.answered(Capacity::Denied(Status::NotFound, "it has ended".into()));
+        assert!(request.may_grow() && !request.repeats(), "nobody is to be informed");
     }
 }

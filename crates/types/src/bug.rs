@@ -303,11 +303,15 @@ pub enum Bug {
     BlindUncounted = 140,
     /// The plan of a batch counts only the growth of changes that ask nothing (INV-61).
     BlindPlannedAlone = 141,
+    /// A block gives capacity back, and the controller is not informed (INV-60).
+    CapacityNotTold = 142,
+    /// The controller keeps counting a capacity that a block has given back (INV-60).
+    CapacityKept = 143,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 141] = [
+    pub const ALL: [Bug; 143] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -449,6 +453,8 @@ impl Bug {
         Bug::FailedRunCounts,
         Bug::BlindUncounted,
         Bug::BlindPlannedAlone,
+        Bug::CapacityNotTold,
+        Bug::CapacityKept,
     ];
 }
 

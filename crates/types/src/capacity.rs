@@ -1,10 +1,12 @@
 //! Capacities of blocks: how much of a block's address range its structure may use.
 //!
-//! A block begins with one unit of memory, and its capacity is multiplied in place while it fills, until it
-//! is the block size. Memory is allocated, shared, and counted towards quotas in units, so that a structure
-//! of little content takes little, and one of much content has few blocks.
+//! A block begins with one unit of memory, and its capacity grows in place while it fills, until it is the
+//! block size; that of a store's block also shrinks. Memory is allocated, shared, and counted towards quotas
+//! in units, so that a structure of little content takes little, and one of much content has few blocks.
 
-use crate::limits::{BLOCK_NAMES_MIN, CAPACITY_HUGE, CAPACITY_STEP, CAPACITY_UNIT};
+use crate::limits::{
+    BLOCK_NAMES_MIN, CAPACITY_FIRST, CAPACITY_HUGE, CAPACITY_PARTS, CAPACITY_UNIT,
+};
 
 /// Units of a huge page.
 const HUGE: u32 = (CAPACITY_HUGE / CAPACITY_UNIT) as u32;
@@ -31,16 +33,27 @@ impl BlockUnits {
         if self.block_size <= CAPACITY_UNIT { 1 } else { (self.block_size / CAPACITY_UNIT) as u32 }
     }
 
-    /// The least capacity, in units, for this many bytes: 1, 4, then a huge page times a power of 4, or a
-    /// whole block.
+    /// The least capacity, in units, for this many bytes: 1, 4, a huge page, then a whole number of eighths
+    /// of a block or of huge pages. A block of less than a huge page has 1, 4, then eighths.
     pub fn capacity_for(self, bytes: u64) -> u32 {
         let whole = self.whole();
-        let mut units = 1;
-        while units < whole && u64::from(units) * self.bytes() < bytes {
-            let next = units * CAPACITY_STEP;
-            units = if next > CAPACITY_STEP { next.max(HUGE) } else { next };
-        }
-        units.min(whole)
+        let units = u32::try_from(bytes.div_ceil(self.bytes().max(1))).unwrap_or(u32::MAX);
+        let (huge, part) = match whole < HUGE {
+            true => (CAPACITY_FIRST, (whole / CAPACITY_PARTS).max(1)),
+            false => (HUGE, (whole / CAPACITY_PARTS).max(HUGE)),
+        };
+        let least = match units {
+            0 | 1 => 1,
+            2..=CAPACITY_FIRST => CAPACITY_FIRST,
+            _ if units <= huge => huge,
+            _ => units.min(whole).next_multiple_of(part),
+        };
+        least.min(whole)
+    }
+
+    /// The same in bytes.
+    pub fn capacity_bytes_for(self, bytes: u64) -> u64 {
+        u64::from(self.capacity_for(bytes)) * self.bytes()
     }
 
     /// Blocks of any capacity that can have names where this many whole blocks have room: fewer than units,
@@ -61,16 +74,26 @@ mod tests {
     use crate::limits::{BLOCK_SIZE_MIN, KIB, MIB};
 
     #[test]
-    fn capacities_are_some_units_or_a_huge_page_times_a_power_of_four_or_a_whole_block() {
+    fn capacities_are_some_units_or_a_huge_page_or_eighths_of_a_block() {
         let units = BlockUnits::of(64 * MIB);
         assert_eq!((units.bytes(), units.whole()), (64 * KIB, 1024));
         let capacity = |bytes| units.capacity_for(bytes);
         assert_eq!([0, 1, 64 * KIB].map(capacity), [1, 1, 1]);
         assert_eq!([64 * KIB + 1, 256 * KIB].map(capacity), [4, 4]);
         assert_eq!([256 * KIB + 1, 2 * MIB].map(capacity), [32, 32]);
-        assert_eq!([2 * MIB + 1, 8 * MIB, 9 * MIB].map(capacity), [128, 128, 512]);
-        assert_eq!([32 * MIB + 1, 64 * MIB, 65 * MIB].map(capacity), [1024, 1024, 1024]);
-        assert_eq!(BlockUnits::of(MIB).capacity_for(256 * KIB + 1), 16);
+        assert_eq!([2 * MIB + 1, 8 * MIB, 9 * MIB].map(capacity), [128, 128, 256]);
+        assert_eq!([56 * MIB, 56 * MIB + 1, 65 * MIB].map(capacity), [896, 1024, 1024]);
+        assert_eq!(units.capacity_bytes_for(8 * MIB + 1), 16 * MIB);
+    }
+
+    #[test]
+    fn blocks_of_few_huge_pages_have_whole_ones_and_smaller_blocks_eighths() {
+        let capacity = |block, bytes| BlockUnits::of(block).capacity_for(bytes);
+        assert_eq!([2, 3, 5, 8].map(|mib| capacity(8 * MIB, mib * MIB)), [32, 64, 96, 128]);
+        assert_eq!([1, 2].map(|mib| capacity(2 * MIB, mib * MIB)), [32, 32]);
+        assert_eq!([256, 257, 385, 1024].map(|kib| capacity(MIB, kib * KIB)), [4, 6, 8, 16]);
+        assert_eq!([64, 65, 257, 321].map(|kib| capacity(512 * KIB, kib * KIB)), [1, 4, 5, 6]);
+        assert_eq!([64, 65].map(|kib| capacity(128 * KIB, kib * KIB)), [1, 2]);
     }
 
     #[test]

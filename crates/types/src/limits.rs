@@ -265,10 +265,12 @@ pub const JOB_LINGER: Duration = Duration::from_secs(600);
 
 /// The least capacity of a block, and the unit in which memory is allocated.
 pub const CAPACITY_UNIT: u64 = BLOCK_SIZE_MIN;
-/// A block that fills up gets this many times its capacity, until it is a whole block.
-pub const CAPACITY_STEP: u32 = 4;
-/// From 256 KiB on it first gets a huge page.
+/// A block with more than one unit has at least so many.
+pub const CAPACITY_FIRST: u32 = 4;
+/// With more than that it has at least a huge page, if it is as large as one.
 pub const CAPACITY_HUGE: u64 = 2 * MIB;
+/// Larger capacities are whole numbers of such parts of a block, and of huge pages.
+pub const CAPACITY_PARTS: u32 = 8;
 /// Blocks of a core that can have names, if their units are as many, and if it has room for fewer whole
 /// blocks.
 pub const BLOCK_NAMES_MIN: u32 = 32_768;

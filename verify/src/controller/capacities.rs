@@ -1,4 +1,4 @@
-//! Requests of blocks for larger capacities.
+//! Requests of blocks for other capacities.
 
 use super::{Told, status_of};
 use crate::world::World;
@@ -8,8 +8,8 @@ use honeycomb_structures::Capacity;
 use honeycomb_types::{BlockAt, ServerId, StructureId};
 
 impl World {
-    /// A block requests a capacity of so many bytes, for the first time or `again` after servers were
-    /// requested to lend blocks.
+    /// A block requests a capacity of so many bytes, or has reduced its own to that, for the first time or
+    /// `again` after servers were requested to lend blocks.
     pub(super) fn enlarge_asked(
         &mut self,
         server: ServerId,
@@ -17,9 +17,13 @@ impl World {
         again: bool,
     ) {
         let ix = server.controller() as usize;
+        let before = self.controllers[ix].catalog.capacity_at(at).unwrap_or_default();
         let answer = match self.command(ix, Command::GrowBlock { structure, at, bytes }) {
             Ok(Reply::Capacity { bytes }) => {
-                self.reach("block grown in place");
+                match bytes < before {
+                    true => self.reach("capacity given back"),
+                    false => self.reach("block grown in place"),
+                }
                 Capacity::Granted(bytes as usize)
             }
             Ok(other) => panic!("a larger capacity was answered with {other:?}"),

@@ -216,6 +216,7 @@ impl World {
         let now = self.local(Node::Server(server));
         let messages = self.servers[server].tick(now);
         self.send_all(server, messages);
+        self.check_capacities(server);
         for ix in 0..self.controllers.len() {
             if let Some(report) = self.servers[server].report(now, ix) {
                 self.say(server, ix, report);

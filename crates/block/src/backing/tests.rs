@@ -150,7 +150,7 @@ fn a_frozen_block_reads_as_before_and_pins_keep_what_they_had() {
 const ONE: Tenant = Tenant(1);
 
 fn filled(tenant: Tenant, length: usize, with: u8, reclaimer: &Reclaimer) -> Backing {
-    let mut b = Backing::map_for(tenant, true, length, reclaimer).unwrap();
+    let mut b = Backing::map_part(tenant, true, (length, length), reclaimer).unwrap();
     b.slice_mut(0..length).fill(with);
     b
 }
@@ -163,7 +163,7 @@ fn freed_memory_is_handed_on_to_its_tenant_alone() {
     let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX, None);
     let mut held = Vec::new();
     let mut begins_with = |tenant, used, length| {
-        let b = Backing::map_for(tenant, used, length, &reclaimer).unwrap();
+        let b = Backing::map_part(tenant, used, (length, length), &reclaimer).unwrap();
         let first = b.slice(0..1)[0];
         assert!(b.slice(0..length).iter().all(|x| *x == first));
         // Held until the end.
@@ -173,7 +173,7 @@ fn freed_memory_is_handed_on_to_its_tenant_alone() {
     let two = [7, 8].map(|with| filled(ONE, 65536, with, &reclaimer));
     drop(two);
     drop(filled(ONE, 4096, 9, &reclaimer));
-    drop(Backing::map_for(ONE, false, 65536, &reclaimer).unwrap());
+    drop(Backing::map_part(ONE, false, (65536, 65536), &reclaimer).unwrap());
     assert_eq!(begins_with(Tenant(2), true, 65536), 0, "of another tenant");
     assert_eq!(begins_with(ONE, false, 65536), 0, "for one that wants zeros");
     assert_eq!(begins_with(ONE, true, 65536), 8);
@@ -227,7 +227,7 @@ fn what_is_kept_and_what_is_in_use_are_bounded_together() {
     let mut all: Vec<Backing> = (0..4).map(|n| filled(ONE, 65536, n, &reclaimer)).collect();
     drop(all.pop());
     assert_eq!(reclaimer.keeps(), 65536, "there is room for one");
-    all.push(Backing::map_for(Tenant(2), true, 65536, &reclaimer).unwrap());
+    all.push(Backing::map_part(Tenant(2), true, (65536, 65536), &reclaimer).unwrap());
     assert_eq!(reclaimer.keeps(), 0, "another tenant has it in use");
     all.push(filled(ONE, 65536, 9, &reclaimer));
     drop(all.pop());
@@ -374,7 +374,7 @@ fn counted_memory_is_used_again_and_begins_as_zero() {
         assert!(reclaimer.keeps() >= length);
     }
     // No job gets it.
-    let job = Backing::map_for(Tenant(1), true, 65_536, &reclaimer).unwrap();
+    let job = Backing::map_part(Tenant(1), true, (65_536, 65_536), &reclaimer).unwrap();
     assert!(job.slice(0..65_536).iter().all(|byte| *byte == 0) && reclaimer.keeps() > 0);
 }
 

@@ -277,7 +277,7 @@ impl Core {
         );
     }
 
-    /// Sets the capacity of a block that stays where it is. A larger one needs room in its tier.
+    /// Sets the capacity of a block. A larger one needs room in its tier.
     pub(super) fn resize(&mut self, index: u32, units: u32) {
         let place = self.place(index);
         let before = std::mem::replace(&mut self.slots[index as usize].units, units);

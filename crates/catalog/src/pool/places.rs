@@ -126,7 +126,6 @@ impl Pool {
 
     /// Gives a block that stays where it is a larger capacity, if its core has room for that.
     pub(crate) fn enlarge(&mut self, block: BlockId, units: u32, draw: Draw) -> Result<(), NoRoom> {
-        let (before, lay) = (self.staying_for(block), self.lying(block));
         let Where { tier, to, .. } = self.place(block);
         assert_eq!(tier, to, "INV-42: {block} is on its way and gets another capacity");
         let server = self.servers.get_mut(&block.server()).expect("its structure is live");
@@ -141,11 +140,24 @@ impl Pool {
         if !has_room {
             return Err(NoRoom);
         }
+        self.resize(block, units);
+        Ok(())
+    }
+
+    /// A block has given back what is behind this smaller capacity.
+    pub(crate) fn reduce(&mut self, block: BlockId, units: u32) {
+        let before = self.units(block);
+        assert!(0 < units && units < before, "INV-60: {block} of {before} units keeps {units}");
+        self.resize(block, units);
+    }
+
+    fn resize(&mut self, block: BlockId, units: u32) {
+        let (before, lay) = (self.staying_for(block), self.lying(block));
+        let server = self.servers.get_mut(&block.server()).expect("its structure is live");
         server.cores[block.shard().0 as usize].resize(block.index(), units);
         self.stir(block.server());
         self.staying.change(before, self.staying_for(block));
         self.meter.change(lay, self.lying(block));
-        Ok(())
     }
 
     /// A block has arrived in a tier, or stays in its own. Returns whether that changed anything.

@@ -813,7 +813,7 @@ impl Cluster {
         if self.fits(units, false) < blocks { self.no_block() } else { Ok(()) }
     }
 
-    /// The answer to a block that needs a capacity of this many bytes: its capacity then, in units.
+    /// The answer to a block that needs or keeps a capacity of this many bytes: its capacity then, in units.
     pub fn larger(&self, place: Place, at: BlockAt, bytes: u64) -> Outcome<u64> {
         let file = self.file(place);
         if !file.held().contains(&at) {
@@ -826,7 +826,7 @@ impl Cluster {
         let (before, units) = (self.units(at), BlockUnits::of(self.block.0).capacity_for(bytes));
         let (units, (tier, to)) = (u64::from(units), self.tiers.place(at));
         if units <= before {
-            return Ok(before);
+            return Ok(units); // The memory behind it was given back.
         }
         let moves = |moving: &Moving| moving.source == at || moving.target == at;
         if tier != to || file.pending.iter().any(moves) {

@@ -49,14 +49,14 @@ impl File {
     fn neighbour(
         &self,
         at: BlockAt,
-        most: impl Fn(BlockAt) -> u64,
+        most: u64,
         used: &BTreeMap<BlockAt, u64>,
         stays: impl Fn(BlockAt) -> bool,
     ) -> Outcome<BlockAt> {
         let place = self.chain.iter().position(|&b| b == at).unwrap();
         let busy = |b: BlockAt| self.pending.iter().any(|m| m.source == b || m.target == b);
         let used = |b: BlockAt| used.get(&b).copied().unwrap_or_default();
-        let fits = |&b: &BlockAt| stays(b) && !busy(b) && used(b) + used(at) <= most(b);
+        let fits = |&b: &BlockAt| stays(b) && !busy(b) && used(b) + used(at) <= most;
         let left = self.chain[..place].last().copied().filter(fits);
         let right = self.chain[place + 1..].first().copied().filter(fits);
         match (left, right) {
@@ -114,7 +114,7 @@ impl Cluster {
                 placed && self.takes_blocks(b.block.server())
             };
             let unit = BlockUnits::of(self.block.0).bytes();
-            let most = |side: BlockAt| self.units(side) * unit * prefix.high as u64 / 100 * 5 / 6;
+            let most = self.whole() * unit * prefix.high as u64 / 100 * 5 / 6;
             let target = file.neighbour(at, most, &self.used, stays)?;
             return Ok(Giving { id: None, target: Some(target), start: first, end });
         }

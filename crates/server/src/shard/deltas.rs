@@ -146,6 +146,8 @@ impl TierWork<'_> {
         };
         if !parts.is_lacking() {
             self.tiers.deltas.recount_of(slot);
+            // It may need a larger capacity.
+            self.agenda.inspect_later(index, &mut slot.attention);
             self.reads().write_runs(now);
             self.give_places(now);
             return ChangedBelow::Done(answer);

@@ -3,17 +3,12 @@
 use super::agenda::Agenda;
 use super::lifecycle::BlockSeal;
 use super::outbox::Outbox;
-use super::tiers::tenant_of;
-use super::{BlockOwner, BlockSlot, Effect, Shard, ShardConfig};
+use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::expired;
 use honeycomb_structures::{Capacity, Event, Successor};
-use honeycomb_types::limits::{CAPACITY_STEP, CAPACITY_UNIT};
 use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::{Malformed, Status};
-
-/// A block that needs more bytes than this may get a whole block's memory at once.
-const CONTINUES_FROM: usize = (CAPACITY_STEP as u64 * CAPACITY_UNIT) as usize;
 
 /// Operations of one batch are inspected together until they have changed 1 / this of a block.
 const LOOK_FRACTION: usize = 256;
@@ -50,7 +45,7 @@ impl BlockSlot {
     fn due(&mut self) -> Option<Time> {
         let again = self.journal.as_ref().and_then(|journal| journal.due());
         let own = [self.deadline(), self.stage.due(), self.successor.due(), self.exports_due()];
-        let due = own.into_iter().chain([again]).flatten().min();
+        let due = own.into_iter().chain([again, self.enlarging.due()]).flatten().min();
         self.exports.checkpoint_due(due)
     }
 
@@ -84,12 +79,6 @@ impl BlockSlot {
         out.effects.push(Effect::BlockFailed { structure, at, why });
     }
 
-    /// Gives the block's memory the capacity that the block has. A frozen copy stays as it is.
-    pub(super) fn enlarge_memory(&mut self) {
-        let capacity = (self.owner.capacity as usize).min(self.backing.len());
-        self.backing.enlarge(capacity.max(self.backing.capacity()));
-    }
-
     /// Records the controller's answer to the request for a successor, and returns it with the status for
     /// the block's callers.
     fn successor_answered(&mut self, now: Time, answer: Successor) -> Successor {
@@ -100,18 +89,6 @@ impl BlockSlot {
                 Successor::Denied(refusal_at_block(status), why)
             }
             Successor::Ready(moved) => Successor::Ready(moved),
-        }
-    }
-
-    /// The same of a request for a larger capacity.
-    fn capacity_answered(&mut self, now: Time, answer: Capacity) -> Capacity {
-        self.enlarging.answered(now, &answer);
-        match answer {
-            Capacity::Denied(status, why) => Capacity::Denied(refusal_at_block(status), why),
-            Capacity::Granted(bytes) => {
-                self.successor.full.ends();
-                Capacity::Granted(bytes)
-            }
         }
     }
 }
@@ -161,10 +138,8 @@ impl Shard {
                     growth.successor(backing, now, answer);
                 }
                 BlockMessage::Capacity(answer) => {
-                    let answer = slot.capacity_answered(now, answer);
                     slot.enlarge_memory();
-                    let (enlarge, backing) = slot.enlarge();
-                    enlarge.capacity(backing, now, answer);
+                    slot.capacity_answered(now, answer);
                 }
                 BlockMessage::Ahead { items, bytes } => {
                     let (growth, backing) = slot.growth();
@@ -283,19 +258,9 @@ impl Shard {
         let Some(slot) = self.blocks.get_mut(index) else { return };
         slot.attention.inspect(now, slot.structure.bytes_used());
         let BlockOwner { at, structure, .. } = slot.owner;
-        let out = &mut self.out;
         let expected = slot.pace.bytes_in(now, delay);
-        if slot.enlarging.may_request(now)
-            && let Some(enlarge) = slot.structure.enlarge()
-            && let Some(bytes) = enlarge.wants_capacity(expected)
-        {
-            // A job that has just freed a whole block continues in its memory, which is resident.
-            let ShardConfig { block_size, reclaimer, .. } = &self.config;
-            let large = bytes > CONTINUES_FROM && bytes < *block_size;
-            let freed = large && reclaimer.has_freed(tenant_of(&slot.owner), *block_size);
-            let bytes = if freed { *block_size } else { bytes } as u64;
-            out.effects.push(Effect::Enlarge { structure, at, bytes });
-        }
+        self.owners().adjust_capacity(now, index, expected);
+        let (slot, out) = (self.blocks.found_mut(index), &mut self.out);
         if let Some(growth) = slot.structure.growth() {
             growth.expect_bytes(expected);
             if slot.successor.may_request(now) && growth.wants_successor() {

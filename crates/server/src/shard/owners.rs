@@ -2,14 +2,15 @@
 
 use super::agenda::{Agenda, Attention};
 use super::blocks::Blocks;
+use super::capacity::EnlargeState;
 use super::export::{Exports, Overlaps, RetainedBlock};
 use super::extents::{Extents, ExtentsWork};
 use super::lending::LentCopies;
 use super::lifecycle::Stage;
 use super::outbox::Outbox;
 use super::pending::AllPending;
-use super::residency::{MemoryRoom, Residency};
-use super::successor::{EnlargeState, SuccessorState};
+use super::residency::Residency;
+use super::successor::SuccessorState;
 use super::tiers::{TierWork, Tiers};
 use super::waiting::RequestWork;
 use super::{BlockOwner, BlockSlot, JournalBegin, Shard, ShardConfig};
@@ -174,21 +175,6 @@ impl Owners<'_> {
         };
         self.blocks.insert(index, slot);
         Ok(Some(index))
-    }
-
-    /// A block has a larger capacity, which counts from now on, also if the structure gets it later.
-    pub(super) fn enlarge(&mut self, index: usize, bytes: u64) {
-        let bytes = bytes.min(self.config.block_size as u64);
-        let slot = self.blocks.found(index);
-        let has_frame = slot.residency.room() == MemoryRoom::Frame;
-        if bytes <= slot.owner.capacity {
-            return;
-        }
-        let before = self.blocks.enlarge(index, bytes);
-        if has_frame {
-            self.tiers.frames.give(before);
-            self.tiers.frames.take(bytes);
-        }
     }
 
     /// An owner with its capacity, which is that of a whole block if it names none.

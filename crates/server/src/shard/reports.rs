@@ -76,6 +76,11 @@ impl<'a> Reports<'a> {
         (self.tiers.frames.blocks(), self.tiers.write_cache.taken)
     }
 
+    /// Whether so many more bytes of capacity have room in memory. For tests.
+    pub fn has_room_in_memory(&self, bytes: u64) -> bool {
+        self.tiers.frames.has_room(bytes)
+    }
+
     /// Whether a block has a frame. For tests.
     pub fn has_frame_for(&self, at: BlockAt) -> bool {
         let mut in_use = self.blocks.in_use();

@@ -1,42 +1,14 @@
-//! How a block grows: in place, and by a successor at its end, which is requested early, and returned if it
-//! is not needed.
+//! How a block grows by a successor at its end, which is requested early, and returned if it is not needed.
 
 use super::full::FullSince;
 use crate::pace::Pace;
-use honeycomb_structures::Capacity;
 use honeycomb_types::Time;
 use honeycomb_types::limits::SUCCESSOR_IDLE;
 use honeycomb_wire::Status;
 use std::time::Duration;
 
 /// How often a block that was refused a successor requests again, except for lack of room.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
-
-/// How often a block that was refused a larger capacity for lack of room requests it again.
-const ENLARGE_AGAIN: Duration = Duration::from_secs(1);
-
-/// A block's requests to the controller for a larger capacity.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct EnlargeState {
-    /// When a block that was refused may request it again.
-    again_at: Time,
-}
-
-impl EnlargeState {
-    /// Whether the block may request a larger capacity now.
-    pub fn may_request(self, now: Time) -> bool {
-        now >= self.again_at
-    }
-
-    /// The controller has answered.
-    pub fn answered(&mut self, now: Time, answer: &Capacity) {
-        self.again_at = match answer {
-            Capacity::Granted(_) => Time::ZERO,
-            Capacity::Denied(status, _) if status.is_passing() => now + ASK_AGAIN,
-            Capacity::Denied(..) => now + ENLARGE_AGAIN,
-        };
-    }
-}
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A block's requests to the controller for a successor.
 #[derive(Clone, Copy, Debug, Default)]

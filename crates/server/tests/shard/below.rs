@@ -4,13 +4,13 @@
 use super::common::{access, config, owner, shard};
 use honeycomb_env::{Entropy, MemoryVolume, Volume};
 use honeycomb_server::{
-    BlockOwner, Effect, Io, IoDone, IoId, IoWhat, KeptBytes, MoveWord, Shard, ShardConfig,
-    VolumeParts,
+    BlockMessage, BlockOwner, Effect, Io, IoDone, IoId, IoWhat, KeptBytes, MoveWord, Shard,
+    ShardConfig, VolumeParts,
 };
-use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
+use honeycomb_structures::{Answer, Capacity, Outcome, Payload, Ticket};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
-    TierSpec, Time,
+    BlockAt, BlockId, BlockUnits, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass,
+    TierIx, TierSpec, Time,
 };
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +44,12 @@ pub struct Below {
     /// Blocks that requested a move, which the controller refuses later, if it answers.
     pub moves: Vec<BlockAt>,
     pub answers_moves: bool,
+    /// Capacities that blocks requested, which the controller grants later or refuses for now.
+    capacities: Vec<(BlockAt, u64)>,
+    /// How many blocks in the lower tier have grown, and how many blocks have given capacity back.
+    pub grown_below: u32,
+    pub given_back: u32,
+    units: BlockUnits,
     /// Whether every write fails.
     pub fails_writes: bool,
     /// Every other effect, in order.
@@ -90,6 +96,23 @@ impl Below {
 
     /// As `placed_anywhere`, of stores whose deltas have so many bytes of memory.
     pub fn with_deltas(size: usize, warm: u32, deltas: usize, seed: u64) -> Below {
+        let mut below = Below::of_stores(size, warm, deltas, seed);
+        for block in 0..BLOCKS {
+            let tier = if below.below(2) == 0 { DISK } else { TierIx::MEMORY };
+            let bytes = below.below(2 * size as u64);
+            below.open_with(block, tier, below.units.capacity_bytes_for(bytes));
+        }
+        below
+    }
+
+    /// A store with deltas of one block in memory, with its first capacity.
+    pub fn with_capacity(size: usize, capacity: u64, deltas: usize, seed: u64) -> Below {
+        let mut below = Below::of_stores(size, 1, deltas, seed);
+        below.open_with(0, TierIx::MEMORY, capacity);
+        below
+    }
+
+    fn of_stores(size: usize, warm: u32, deltas: usize, seed: u64) -> Below {
         let config = ShardConfig {
             frames: BLOCKS,
             warm,
@@ -98,22 +121,22 @@ impl Below {
             buffers: 2 * size,
             ..config(size, BLOCKS)
         };
-        let mut below = Below::empty(Kind::Kv, seed, config);
-        for block in 0..BLOCKS {
-            let tier = if below.below(2) == 0 { DISK } else { TierIx::MEMORY };
-            below.open(block, tier);
-        }
-        below
+        Below::empty(Kind::Kv, seed, config)
     }
 
     fn open(&mut self, block: u32, tier: TierIx) {
+        self.open_with(block, tier, 0);
+    }
+
+    fn open_with(&mut self, block: u32, tier: TierIx, capacity: u64) {
         // Each has a part of the slots, as in a store of several blocks: otherwise it would merge.
-        let part = BlockOwner { end: END, tier, ..owner(at(block), self.kind, true) };
+        let part = BlockOwner { end: END, tier, capacity, ..owner(at(block), self.kind, true) };
         self.shard.open(part, None).unwrap();
     }
 
     /// A shard without blocks.
     pub fn empty(kind: Kind, seed: u64, config: ShardConfig) -> Below {
+        let units = BlockUnits::of(config.block_size as u64);
         Below {
             shard: shard(ServerId(1), config),
             kind,
@@ -128,6 +151,10 @@ impl Below {
             came: BTreeMap::new(),
             moves: Vec::new(),
             answers_moves: true,
+            capacities: Vec::new(),
+            grown_below: 0,
+            given_back: 0,
+            units,
             fails_writes: false,
             effects: Vec::new(),
         }
@@ -161,12 +188,22 @@ impl Below {
         for effect in self.shard.out().take_effects() {
             match effect {
                 Effect::Promote { at, .. } => drop(self.promotions.insert(at)),
+                Effect::Enlarge { at, bytes, .. } => self.capacities.push((at, bytes)),
                 Effect::BeginMove { at, .. } => {
                     self.moves.push(at);
                     self.effects.push(effect);
                 }
                 other => self.effects.push(other),
             }
+        }
+        if !self.capacities.is_empty() && self.below(4) == 0 {
+            let n = self.below(self.capacities.len() as u64) as usize;
+            let (at, bytes) = self.capacities.swap_remove(n);
+            let answer = match self.below(8) {
+                0 => Capacity::Denied(Status::Busy, "not now".into()),
+                _ => self.decide(at, bytes),
+            };
+            self.shard.receive(self.now, at, BlockMessage::Capacity(answer));
         }
         if self.answers_moves && self.below(8) == 0 {
             for at in std::mem::take(&mut self.moves) {
@@ -177,6 +214,21 @@ impl Below {
         while let Some((ticket, answer)) = self.shard.out().completed() {
             assert!(self.came.insert(ticket, answer).is_none(), "it is answered once");
         }
+    }
+
+    /// The controller's decision on a requested capacity.
+    fn decide(&mut self, at: BlockAt, bytes: u64) -> Capacity {
+        let held = self.shard.reports().inventory().find(|held| held.at == at);
+        let before = held.map_or(0, |held| held.capacity);
+        let is_below = before > 0 && self.is_below(at.block.index());
+        let capacity = self.units.capacity_bytes_for(bytes);
+        let more = capacity.saturating_sub(before);
+        if more > 0 && !self.shard.reports().has_room_in_memory(more) {
+            return Capacity::Denied(Status::OutOfMemory, "memory is full".into());
+        }
+        self.grown_below += u32::from(is_below && more > 0);
+        self.given_back += u32::from(more == 0);
+        Capacity::Granted(capacity as usize)
     }
 
     pub fn settle(&mut self) {

@@ -218,7 +218,9 @@ impl World {
     }
 }
 
-fn is_what_maps_are(seeds: std::ops::Range<u64>) {
+/// Returns how many blocks gave capacity back.
+fn is_what_maps_are(seeds: std::ops::Range<u64>) -> u32 {
+    let mut given = 0;
     for seed in seeds {
         let deltas = [1 << 10, 8 << 10, 64 << 10][seed as usize % 3];
         let mut world = World::new(1 + seed as u32 % 2, deltas, seed);
@@ -246,13 +248,40 @@ fn is_what_maps_are(seeds: std::ops::Range<u64>) {
         world.below.settle();
         assert!(world.below.shard.reports().tiers_are_quiet(), "seed {seed}: nothing is left");
         assert_eq!(world.below.shard.reports().in_memory(), (0, 0));
+        given += world.below.given_back;
     }
+    given
 }
 
-/// Any operations, with any order of the disk's operations.
+/// Any operations, with any order of the disk's operations, on blocks of any capacity.
 #[test]
 fn store_with_deltas_is_what_a_map_is() {
-    is_what_maps_are(0..100);
+    let given = is_what_maps_are(0..100);
+    assert!(given > 10, "{given} blocks gave capacity back");
+}
+
+/// It was read back for each larger capacity.
+#[test]
+fn block_below_memory_grows_where_it_is() {
+    let below = Below::with_capacity(4 * SIZE, 64 << 10, 8 << 10, 1);
+    let mut world = World { below, maps: vec![Map::new(); BLOCKS as usize] };
+    let set = |world: &mut World, n: usize| {
+        let (key, value) = (format!("key {n}"), vec![n as u8; 1000]);
+        let args = [&[PutMode::Blind as u8], key.as_bytes()].concat();
+        let (answer, _) = world.below.run(0, Op::KvPut, &args, &value);
+        assert_eq!(answer.status, Status::Ok, "{answer:?}");
+        world.maps[0].insert(key.into_bytes(), value);
+    };
+    (0..20).for_each(|n| set(&mut world, n));
+    world.below.lower(0);
+    let full = (20..500).find(|n| {
+        set(&mut world, *n);
+        world.below.shard.reports().tier_counts().merged > 0
+    });
+    let grown = world.below.grown_below;
+    assert!(grown >= 1, "it has grown {grown} times before {full:?}");
+    assert!(world.below.is_below(0));
+    world.check(0);
 }
 
 /// A change of an entry wrote and read its whole block.
@@ -461,7 +490,7 @@ fn planted_defects_of_deltas_are_caught() {
     ] {
         let caught = std::thread::spawn(move || {
             Bug::arm(Some(bug));
-            is_what_maps_are(0..100);
+            is_what_maps_are(0..400);
             (0..15).for_each(sets_read_nothing_and_have_room);
             batch_runs_once();
         });

@@ -3,6 +3,7 @@
 
 mod below;
 mod capabilities;
+mod capacities;
 mod checkpoints;
 mod common;
 mod deltas;

@@ -92,6 +92,15 @@ impl Arena {
         self.add_hole(end, size);
     }
 
+    /// Covers fewer bytes of the block, in which its extents are.
+    pub fn reduce(&mut self, size: usize) {
+        let (end, before) = (self.end(), self.size);
+        assert!(end <= size && size <= before, "INV-60: {end} bytes of {before} are used, {size}");
+        self.remove_hole(end, before);
+        self.size = size;
+        self.add_hole(end, size);
+    }
+
     pub fn free_bytes(&self) -> usize {
         self.size - self.used_bytes
     }

@@ -2,7 +2,8 @@
 //!
 //! A condition, and the answer whether there was an entry, need the entry: its parts are read as for a
 //! `get`. The value itself is not written to the block now. A mutation for whose value the block has no
-//! room is not accepted here: then the block is read back, and grows or is divided as in memory.
+//! room waits for a larger capacity; with that of a whole block, the block is read back, and is divided as in
+//! memory.
 
 use super::batch::{BatchReply, admit_count, admit_request, passing};
 use super::below::{Found, Needs, unanswered};
@@ -63,6 +64,8 @@ enum Changed {
     Missing,
     /// The block is needed in memory.
     Whole,
+    /// The block will have room with a larger capacity.
+    Waits(Answer),
 }
 
 impl<'a> KeyChange<'a> {
@@ -204,7 +207,9 @@ impl Changing<'_> {
             (Some(_), _) => self.cost_of(change),
         };
         if !self.has_room_for(grows) {
-            return Changed::Whole;
+            let lacks = grows + self.leaves();
+            let refusal = self.store.table.heap.capacity.refuse(lacks);
+            return refusal.map_or(Changed::Whole, Changed::Waits);
         }
         let deltas = self.store.deltas.get_or_insert_default();
         deltas.set(hash, key, value);
@@ -238,8 +243,13 @@ impl Changing<'_> {
     fn has_room_for(&self, grows: usize) -> bool {
         let (heap, deltas) =
             (&self.store.table.heap, self.store.deltas.as_ref().map_or(0, |deltas| deltas.grows));
-        let leaves = heap.size() / ROOM_FRACTION + heap.region_max();
-        grows == 0 || heap.taken() + deltas + grows + leaves <= heap.size()
+        grows == 0 || heap.taken() + deltas + grows + self.leaves() <= heap.size()
+    }
+
+    /// Free bytes that deltas leave.
+    fn leaves(&self) -> usize {
+        let heap = &self.store.table.heap;
+        heap.size() / ROOM_FRACTION + heap.region_max()
     }
 
     /// The operations of a batch from the first on that can become deltas, with their hashes and answers.
@@ -290,7 +300,9 @@ impl Changing<'_> {
                 None => match self.change_one(hash, &change) {
                     Changed::Answer(answer) => answer,
                     // An earlier operation of the batch has changed what this one needs.
-                    Changed::Missing | Changed::Whole if !reply.is_empty() => break,
+                    Changed::Missing | Changed::Whole | Changed::Waits(_) if !reply.is_empty() => {
+                        break;
+                    }
                     other => return Ok(other),
                 },
             };
@@ -384,7 +396,7 @@ impl LowerTierChanges for KvBlock {
             }),
         };
         match changed {
-            Ok(Changed::Answer(answer)) | Err(answer) => Some(answer),
+            Ok(Changed::Answer(answer) | Changed::Waits(answer)) | Err(answer) => Some(answer),
             Ok(Changed::Missing) => Some(unanswered()),
             Ok(Changed::Whole) => None,
         }

@@ -9,13 +9,14 @@
 
 use super::arena::{Arena, ExtentSizes, Owner, round_up};
 use super::at_rest::AtRest;
+use super::capacity::Surplus;
 use super::large_values::{Large, LargeValues, large_room};
 use super::pack::Squeeze;
 use super::patches::Unsent;
 use super::region::{Above, HEADER, Region, packed_len};
 use super::regions::Regions;
 use super::shrink::Shrink;
-use crate::{Capacity, CapacityRequest};
+use crate::CapacityRequest;
 use honeycomb_block::{Backing, HUGE_FROM};
 use honeycomb_types::limits::{REGION_MAX, REGION_MIN};
 use honeycomb_types::{Bug, Time};
@@ -44,6 +45,7 @@ pub(super) struct Heap {
     pub values: LargeValues,
     pub(super) shrink: Shrink,
     pub(super) at_rest: AtRest,
+    pub(super) surplus: Surplus,
 }
 
 impl Heap {
@@ -57,13 +59,7 @@ impl Heap {
             values: LargeValues::default(),
             shrink: Shrink::default(),
             at_rest: AtRest::default(),
-        }
-    }
-
-    /// The controller's answer to a request for a larger capacity.
-    pub fn set_capacity(&mut self, answer: Capacity) {
-        if self.capacity.answered(answer) {
-            self.arena.enlarge(self.size());
+            surplus: Surplus::default(),
         }
     }
 
@@ -409,16 +405,17 @@ impl Heap {
         block.is_pinned(&(0..self.size())) || self.arena.zombie_bytes() > 0
     }
 
-    /// Checks whether there is memory to return to the operating system.
+    /// Checks whether there is memory to return to the operating system, or capacity to the controller.
     #[inline]
     pub fn look_at_slack(&mut self, now: Time) {
         self.shrink.look(&self.arena, self.size(), now);
         self.at_rest.look(self.arena.allocated(), now);
+        self.surplus.look(&self.capacity, self.taken(), now);
     }
 
-    /// When memory is to be returned.
+    /// When memory or capacity is to be returned.
     pub fn return_due(&self) -> Option<Time> {
-        [self.shrink.due(), self.at_rest.due()].into_iter().flatten().min()
+        [self.shrink.due(), self.at_rest.due(), self.surplus.due()].into_iter().flatten().min()
     }
 
     /// The block's memory was freed: its content is in a lower tier.
@@ -426,5 +423,6 @@ impl Heap {
         self.arena.forget_slack();
         self.shrink = self.shrink.anew();
         self.at_rest = AtRest::after(self.arena.allocated());
+        self.surplus = Surplus::default();
     }
 }

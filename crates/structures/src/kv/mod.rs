@@ -4,11 +4,11 @@
 //! block may use the hash; `table.rs` finds and stores the entry, in the region that `ranges.rs` names;
 //! `region.rs` encodes its bytes, and `index.rs` its word in the index; `room.rs` decides whether there is
 //! room, `heap.rs` makes it, and `pack.rs` collects scattered free bytes; `arena.rs` records which bytes are
-//! in use. Large payloads arrive through `fills.rs`; `scan.rs` reads in order; `batch.rs` runs many
-//! operations at once, and `accumulate.rs` combines values with operands. `large.rs` has the rules for values
-//! that are lists of extents in blocks of their own, and `taking.rs` deletes such a value after it was read;
-//! `below.rs` has the reads of a block in a lower tier, and `changes.rs` its changes, which become deltas
-//! (`deltas.rs`).
+//! in use, and `capacity.rs` gives back those that are not needed. Large payloads arrive through `fills.rs`;
+//! `scan.rs` reads in order; `batch.rs` runs many operations at once, and `accumulate.rs` combines values
+//! with operands. `large.rs` has the rules for values that are lists of extents in blocks of their own, and
+//! `taking.rs` deletes such a value after it was read; `below.rs` has the reads of a block in a lower tier,
+//! and `changes.rs` its changes, which become deltas (`deltas.rs`).
 //!
 //! Ranges of hashes move between blocks: `partition.rs` has the store with its moves. `planner.rs` decides
 //! when to request one, and `cut.rs` where to split; `export.rs` copies a range to another block, `import.rs`
@@ -24,6 +24,7 @@ pub(crate) mod arena;
 mod at_rest;
 mod batch;
 mod below;
+mod capacity;
 mod changes;
 mod cut;
 mod deltas;
@@ -253,12 +254,21 @@ impl Ops for KvBlock {
 
 impl Enlarge for KvBlock {
     fn wants_capacity(&mut self, expected: usize) -> Option<usize> {
-        let heap = &mut self.partition.store.table.heap;
-        heap.capacity.wanted(heap.taken(), expected)
+        let Store { table, deltas, .. } = &mut self.partition.store;
+        let grows = deltas.as_ref().map_or(0, |deltas| deltas.grows);
+        table.heap.capacity.wanted(table.heap.taken() + grows, expected)
     }
 
     fn capacity(&mut self, _block: &mut Backing, _now: Time, answer: Capacity) {
         self.partition.store.table.heap.set_capacity(answer);
+    }
+
+    fn give_capacity(&mut self, block: &mut Backing, now: Time) -> Option<usize> {
+        self.partition.give_capacity(block, now)
+    }
+
+    fn repeats(&self) -> bool {
+        self.partition.store.table.heap.capacity.repeats()
     }
 }
 

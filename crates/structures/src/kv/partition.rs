@@ -65,6 +65,11 @@ impl Partition {
         self.export.is_some() || self.import.is_some() || self.planner.has_asked()
     }
 
+    /// Whether content leaves the block or arrives in it, or a move of it was requested.
+    pub fn is_changing_place(&self) -> bool {
+        self.is_busy() || !self.discards.is_empty() || self.is_arriving()
+    }
+
     /// Panics unless the parts agree. For tests: it reads the whole block.
     pub fn check(&self, block: &Backing) {
         let incoming = self.import.iter().flat_map(Import::regions);
@@ -189,7 +194,12 @@ impl Movable for Partition {
         let had = (store.ownership.start(), store.ownership.end());
         match self.import.take_if(|import| import.is_of(move_id)) {
             Some(import) if commit => import.commit(store, block),
-            Some(import) => import.cancel(store, block),
+            Some(import) => {
+                import.cancel(store, block);
+                if store.table.heap.capacity.awaits_move() {
+                    store.table.heap.surplus.keep_for_move(now);
+                }
+            }
             None => {}
         }
         let grown = had != (store.ownership.start(), store.ownership.end());

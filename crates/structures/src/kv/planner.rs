@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The time after a split, a merge or a refusal before a block requests a merge: a block that has just shrunk
 /// may grow again.
 const MERGE_REST: Duration = Duration::from_millis(250);
-/// The longest such time, after many refusals in a row.
+/// The longest such time, after many refusals or cancelled moves in a row.
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
 /// The time after which a block without a target for its split or merge requests one again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -189,7 +189,7 @@ impl MovePlanner {
         now: Time,
         idle: bool,
     ) -> Option<MoveRequest> {
-        let (size, taken) = (table.heap.size(), table.heap.taken());
+        let (size, taken) = (table.heap.capacity.most(), table.heap.taken());
         self.was_fuller |= taken > self.marks.merge_at(size);
         // A block grows in place before it is divided.
         let grows = table.heap.capacity.may_grow();
@@ -253,7 +253,7 @@ impl MovePlanner {
 
     /// When `move_request` may have changed although the block has not, if it has requested no move.
     pub fn move_request_due(&self, table: &Table, range: &Ownership) -> Option<Time> {
-        let (size, taken) = (table.heap.size(), table.heap.taken());
+        let (size, taken) = (table.heap.capacity.most(), table.heap.taken());
         let light = taken <= self.marks.merge_at(size);
         let forgotten = table.overflow.is_lacking() && !Bug::ReasonOutlivesNeed.active();
         let reason = forgotten.then_some(self.reason_until);
@@ -272,6 +272,13 @@ impl MovePlanner {
         };
         let at = at.max(self.looked + ASK_AGAIN);
         Some(reason.map_or(at, |until| at.min(until)))
+    }
+
+    /// No merge is requested for a while, which is longer each time.
+    fn pause_merges(&mut self, now: Time) {
+        let rest = self.merge_rest.max(MERGE_REST);
+        self.merge_after = now + rest;
+        self.merge_rest = (2 * rest).min(MERGE_REST_MAX);
     }
 
     /// The controller has refused a request.
@@ -298,9 +305,7 @@ impl MovePlanner {
                 self.reason_until = now + REASON_LASTS;
             }
             MoveRequest::Merge => {
-                let rest = self.merge_rest.max(MERGE_REST);
-                self.merge_after = now + rest;
-                self.merge_rest = (2 * rest).min(MERGE_REST_MAX);
+                self.pause_merges(now);
                 self.refused_with = table.heap.taken();
             }
             // The block itself did not request it.
@@ -337,6 +342,7 @@ impl MovePlanner {
         self.asked = false;
         self.after = now + rest;
         self.rest(now);
+        self.pause_merges(now);
         table.overflow.renew(Relief::Possible);
     }
 

@@ -164,6 +164,7 @@ impl Heap {
     /// Returns memory to the operating system, if due. If much of the block is free, its extents are moved
     /// together first: whole chunks at its end can be used by other blocks.
     pub fn return_memory(&mut self, block: &mut Backing, now: Time) {
+        self.surplus.tick(now);
         if !self.shrink.is_due(&self.arena, self.size(), now) {
             return self.pack_at_rest(block, now);
         }

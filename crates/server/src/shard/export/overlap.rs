@@ -130,6 +130,15 @@ impl BlockSlot {
         };
         !PresentUse::ALL.iter().any(refuses)
     }
+
+    /// Whether the block may give memory back: all of it is there, and its content is in no use that
+    /// depends on its capacity.
+    pub(in crate::shard) fn lets_reduce(&self) -> bool {
+        let uses = [PresentUse::Peer, PresentUse::Import, PresentUse::Checkpoint];
+        self.residency.is_plain()
+            && self.shared.is_none()
+            && !uses.iter().any(|present| present.is_of(self))
+    }
 }
 
 /// The pairs of a present use and a new one that have occurred, begun or refused, for checkers.

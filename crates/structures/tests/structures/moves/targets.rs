@@ -1,9 +1,11 @@
 //! The target of a move: whom it sends to the source meanwhile, and which moves it does not begin itself.
 
 use super::{Pair, Under, key};
+use honeycomb_structures::{Capacity, Structure};
 use honeycomb_types::Bug;
 use honeycomb_wire::batch::{BatchOp, put_batch};
 use honeycomb_wire::{Op, Status, key_hash};
+use std::time::Duration;
 
 /// A caller with an old map that asks the target of a move is sent to the source while that serves the range.
 /// Only when everything has arrived it waits, because the range may be the target's at any moment. Seed
@@ -92,5 +94,52 @@ fn range_in_transfer_is_read_at_no_two_blocks() {
     assert_eq!(read(&mut pair, from, late), Status::Ok, "it answers after the hand-over");
     pair.cancel();
     assert_eq!(read(&mut pair, from, None), Status::Ok);
+    pair.check();
+}
+
+/// Lets a block give back what it does not need, if that is within this time. Returns its new capacity.
+fn gives(pair: &mut Pair, place: usize, within: Duration) -> Option<usize> {
+    let driver = pair.driver(place);
+    let (mut now, until) = (driver.now, driver.now + within);
+    let mut kept = None;
+    while now <= until && kept.is_none() {
+        let waits = driver.structure.waits().unwrap();
+        waits.tick(&mut driver.block, now);
+        now = waits.deadline().map_or(until + within, |due| due.max(now));
+        kept = driver.structure.enlarge().unwrap().give_capacity(&mut driver.block, now);
+    }
+    let now = now.min(until);
+    pair.blocks.iter_mut().flatten().for_each(|driver| driver.now = now);
+    kept
+}
+
+/// It would be refused each time: the catalog counts on the block size, and the block would give back what it
+/// got for the merge before that comes.
+#[test]
+fn block_that_gave_capacity_back_takes_a_merge_at_the_second_attempt() {
+    const LARGE: usize = 1 << 20;
+    let mut pair = Pair::of(LARGE);
+    (0..900).for_each(|n| pair.put(&key(n), &[7; 500]));
+    pair.begin(0, 31);
+    pair.finish();
+    let kept = gives(&mut pair, 0, Duration::from_secs(5)).unwrap();
+    assert!(kept < LARGE / 2, "{kept}");
+    pair.begin(0, 0);
+    assert!(pair.count().is_none(), "it has no room for the other half");
+    let target = pair.driver(0);
+    let (mut asked, now) = (Vec::new(), target.now);
+    let enlarge = target.structure.enlarge().unwrap();
+    while let Some(bytes) = enlarge.wants_capacity(0) {
+        asked.push(bytes);
+        assert_eq!(enlarge.wants_capacity(0), None, "one request at a time");
+        target.block.enlarge(bytes);
+        enlarge.capacity(&mut target.block, now, Capacity::Granted(bytes));
+    }
+    assert_eq!(asked, [kept, LARGE]);
+    assert_eq!(gives(&mut pair, 0, Duration::from_millis(900)), None);
+    pair.begin(0, 0);
+    pair.finish();
+    pair.check();
+    assert!(gives(&mut pair, 0, Duration::from_secs(5)).is_some());
     pair.check();
 }
