@@ -185,6 +185,8 @@ impl Catalog {
         } else if units < before && !Bug::CapacityKept.active() {
             self.pool.reduce(at.block, units);
             self.units_went(self.structures[s].job, s, (before - units).into());
+            // Allocations that found no room may find some there.
+            self.pressure.came = true;
         }
         Ok(Reply::Capacity { bytes: self.capacity_of(at.block) })
     }

@@ -38,7 +38,8 @@ impl Surplus {
     /// Checks whether there is capacity to give back, with so many bytes taken.
     #[inline]
     pub fn look(&mut self, capacity: &CapacityRequest, taken: usize, now: Time) {
-        if self.due.is_none() && !self.is_due && capacity.reduced(taken).is_some() {
+        let waits = self.due.is_some() || self.is_due;
+        if !waits && capacity.reduced(taken).is_some() {
             self.wait(taken, now);
         }
     }
@@ -87,8 +88,9 @@ impl Heap {
 impl Partition {
     /// See `Enlarge::give_capacity`.
     pub fn give_capacity(&mut self, block: &mut Backing, now: Time) -> Option<usize> {
-        let is_due = self.store.table.heap.surplus.is_due;
-        if !is_due || self.is_changing_place() || self.store.deltas.is_some() {
+        let heap = &mut self.store.table.heap;
+        heap.surplus.look(&heap.capacity, heap.taken(), now);
+        if !heap.surplus.is_due || self.is_changing_place() || self.store.deltas.is_some() {
             return None;
         }
         self.store.table.heap.reduce_capacity(block, now)

@@ -405,12 +405,11 @@ impl Heap {
         block.is_pinned(&(0..self.size())) || self.arena.zombie_bytes() > 0
     }
 
-    /// Checks whether there is memory to return to the operating system, or capacity to the controller.
+    /// Checks whether there is memory to return to the operating system.
     #[inline]
     pub fn look_at_slack(&mut self, now: Time) {
         self.shrink.look(&self.arena, self.size(), now);
         self.at_rest.look(self.arena.allocated(), now);
-        self.surplus.look(&self.capacity, self.taken(), now);
     }
 
     /// When memory or capacity is to be returned.
