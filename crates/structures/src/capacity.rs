@@ -11,6 +11,8 @@ const RETRY_LARGER_US: u64 = 200;
 /// A block requests more when less than this part of the block size is free, or less than half of its
 /// capacity.
 const ROOM: (usize, usize) = (3, 32);
+/// A block that gives nothing back requests this many times its capacity when half of it is used.
+const AHEAD: usize = 4;
 
 /// The controller's answer to a block that requested another capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,24 +159,28 @@ impl CapacityRequest {
     /// larger capacity when little is free, and what an operation lacks. After a reduction, the controller is
     /// informed first.
     pub fn wanted(&mut self, used: usize, expected: usize) -> Option<usize> {
-        if self.asked {
-            return None;
-        }
-        if self.untold {
+        if self.untold && !self.asked {
             self.asked = true;
             return Some(self.capacity);
         }
-        if self.capacity == self.most {
-            return None;
-        }
-        let filling = used + expected > self.capacity - self.room();
-        if self.lacks == 0 && !filling && !self.awaits_move {
+        let least = if self.awaits_move { self.most } else { self.capacity + 1 };
+        let filling = used + expected > self.capacity - self.room() || self.awaits_move;
+        self.request(filling, used + expected, least)
+    }
+
+    /// As `wanted`, for a block that gives nothing back: several times the capacity when half of it is used.
+    pub fn wanted_ahead(&mut self, used: usize, expected: usize) -> Option<usize> {
+        let filling = used + expected > self.capacity / 2;
+        let least = if filling { AHEAD * self.capacity } else { self.capacity + 1 };
+        self.request(filling, used + expected, least)
+    }
+
+    fn request(&mut self, filling: bool, needed: usize, least: usize) -> Option<usize> {
+        if self.capacity == self.most || self.asked || self.lacks == 0 && !filling {
             return None;
         }
         self.asked = true;
-        let needed = used + self.lacks + self.lacks / 8 + expected;
-        let needed = if self.awaits_move { self.most } else { needed };
-        Some(needed.max(self.capacity + 1).min(self.most))
+        Some((needed + self.lacks + self.lacks / 8).max(least).min(self.most))
     }
 
     /// The controller's answer. Returns whether the capacity has grown.
@@ -223,6 +229,9 @@ mod tests {
         assert!(request.answered(Capacity::Granted(4 * UNIT)));
         assert_eq!((request.bytes(), request.wanted(UNIT, 0)), (4 * UNIT, None));
         assert_eq!(request.wanted(UNIT, 100 * UNIT), Some(64 * UNIT), "no more than a block");
+        let mut ahead = CapacityRequest::new(4 * UNIT, 64 * UNIT);
+        assert_eq!(ahead.wanted_ahead(2 * UNIT, 0), None);
+        assert_eq!(ahead.wanted_ahead(2 * UNIT, 1), Some(16 * UNIT));
         assert!(request.answered(Capacity::Granted(64 * UNIT)));
         assert!(!request.may_grow() && request.refuse(1).is_none());
         assert_eq!(request.wanted(64 * UNIT, 0), None);

@@ -259,7 +259,7 @@ impl Tail {
 
     /// As `Enlarge::wants_capacity`, with this many used bytes.
     pub fn wants_capacity(&mut self, used: usize, expected: usize) -> Option<usize> {
-        if self.is_open() { self.capacity.wanted(used, expected) } else { None }
+        if self.is_open() { self.capacity.wanted_ahead(used, expected) } else { None }
     }
 
     /// The controller's answer to the request for a larger capacity.

@@ -15,6 +15,8 @@ use std::time::Duration;
 /// A block that needs more bytes than this may get a whole block's memory at once.
 const CONTINUES_FROM: usize = (CAPACITY_FIRST as u64 * CAPACITY_UNIT) as usize;
 
+/// The longest pause before a block requests a capacity again that was refused for the moment.
+const ASK_AGAIN_SELDOM: Duration = Duration::from_millis(100);
 /// How often a block that was refused a larger capacity for lack of room requests it again.
 const ENLARGE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -45,7 +47,7 @@ impl EnlargeState {
         let pause = match answer {
             Capacity::Granted(_) => Duration::ZERO,
             Capacity::Denied(status, _) if status.is_passing() => {
-                (2 * self.pause).clamp(ASK_AGAIN, ENLARGE_AGAIN)
+                (2 * self.pause).clamp(ASK_AGAIN, ASK_AGAIN_SELDOM)
             }
             Capacity::Denied(..) => ENLARGE_AGAIN,
         };
