@@ -2,7 +2,8 @@
 //! how it gives back what it does not need.
 
 use crate::{Answer, busy};
-use honeycomb_block::Backing;
+use honeycomb_block::{Backing, HUGE_FROM};
+use honeycomb_types::limits::CAPACITY_HUGE;
 use honeycomb_types::{BlockUnits, Bug, Time};
 use honeycomb_wire::Status;
 
@@ -105,14 +106,18 @@ impl CapacityRequest {
     }
 
     /// The least capacity with which a block whose extents end here requests no more; `None` if it is not
-    /// less than the present one, or the controller has not answered the last request.
+    /// less than the present one, or the controller has not answered the last request. A block with a huge
+    /// page keeps that.
     pub fn reduced(&self, end: usize) -> Option<usize> {
-        let kept = end + self.most / ROOM.1 * ROOM.0;
-        if self.asked || kept >= self.capacity {
+        let CapacityRequest { capacity, most, asked, .. } = *self;
+        let needed = (2 * end).min(end + most / ROOM.1 * ROOM.0);
+        if asked || needed >= capacity {
             return None;
         }
-        let kept = BlockUnits::of(self.most as u64).capacity_bytes_for(kept as u64) as usize;
-        (kept < self.capacity).then_some(kept)
+        let least = if most < HUGE_FROM { 0 } else { CAPACITY_HUGE };
+        let units = BlockUnits::of(most as u64);
+        let kept = units.capacity_bytes_for(least.max(needed as u64)) as usize;
+        (kept < capacity).then_some(kept)
     }
 
     /// The block has reduced its capacity, and informs the controller with its next request.
@@ -260,6 +265,10 @@ mod tests {
         let mut request = CapacityRequest::new(64 * UNIT, 64 * UNIT);
         assert_eq!(request.reduced(58 * UNIT), None, "3/32 stay free");
         assert_eq!(request.reduced(20 * UNIT), Some(32 * UNIT));
+        assert_eq!(
+            [0, 5 * UNIT].map(|end| request.reduced(end)),
+            [Some(32 * UNIT), Some(32 * UNIT)]
+        );
         request.give(32 * UNIT);
         assert_eq!((request.bytes(), request.may_grow()), (32 * UNIT, true));
         assert!(request.refuse(40 * UNIT).is_some());

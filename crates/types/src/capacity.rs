@@ -33,22 +33,17 @@ impl BlockUnits {
         if self.block_size <= CAPACITY_UNIT { 1 } else { (self.block_size / CAPACITY_UNIT) as u32 }
     }
 
-    /// The least capacity, in units, for this many bytes: 1, 4, a huge page, then a whole number of eighths
-    /// of a block or of huge pages. A block of less than a huge page has 1, 4, then eighths.
+    /// The least capacity, in units, for this many bytes: 1, 4, a huge page, that times powers of 4 below an
+    /// eighth of a block, then whole numbers of eighths or of huge pages. A block of less than a huge page
+    /// has 1, 4, then eighths.
     pub fn capacity_for(self, bytes: u64) -> u32 {
         let whole = self.whole();
         let units = u32::try_from(bytes.div_ceil(self.bytes().max(1))).unwrap_or(u32::MAX);
-        let (huge, part) = match whole < HUGE {
-            true => (CAPACITY_FIRST, (whole / CAPACITY_PARTS).max(1)),
-            false => (HUGE, (whole / CAPACITY_PARTS).max(HUGE)),
-        };
-        let least = match units {
-            0 | 1 => 1,
-            2..=CAPACITY_FIRST => CAPACITY_FIRST,
-            _ if units <= huge => huge,
-            _ => units.min(whole).next_multiple_of(part),
-        };
-        least.min(whole)
+        let part = (whole / CAPACITY_PARTS).max(if whole < HUGE { 1 } else { HUGE });
+        let powers = (0..).map(|n| HUGE << (2 * n)).take_while(|size| *size < part);
+        let mut small = [1, CAPACITY_FIRST].into_iter().chain(powers);
+        let least = small.find(|size| units <= *size);
+        least.unwrap_or_else(|| units.min(whole).next_multiple_of(part)).min(whole)
     }
 
     /// The same in bytes.
@@ -84,6 +79,8 @@ mod tests {
         assert_eq!([2 * MIB + 1, 8 * MIB, 9 * MIB].map(capacity), [128, 128, 256]);
         assert_eq!([56 * MIB, 56 * MIB + 1, 65 * MIB].map(capacity), [896, 1024, 1024]);
         assert_eq!(units.capacity_bytes_for(8 * MIB + 1), 16 * MIB);
+        let largest = |mib| BlockUnits::of(1024 * MIB).capacity_bytes_for(mib * MIB) / MIB;
+        assert_eq!([2, 3, 9, 33, 128, 129, 1000].map(largest), [2, 8, 32, 128, 128, 256, 1024]);
     }
 
     #[test]

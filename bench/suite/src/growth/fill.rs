@@ -53,7 +53,10 @@ pub(super) struct FillArgs {
     /// Number of times that each store is filled
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     fills: u32,
-    /// Block size of the filled cluster [default: that of `honeycomb start` with twice the size as memory]
+    /// Memory of the filled cluster [default: twice the size]
+    #[arg(long, value_parser = size::parse)]
+    memory: Option<u64>,
+    /// Block size of the filled cluster [default: that of `honeycomb start` with this memory]
     #[arg(long, value_parser = size::parse)]
     store_block_size: Option<u64>,
     /// Folder for the figure: the longest batches over the size of the store, as PNG and CSV
@@ -76,7 +79,7 @@ type Entry<'a> = (&'a [u8], &'a [u8]);
 
 impl Side {
     fn honeycomb(args: &FillArgs, bytes: u64) -> CommandResult<Side> {
-        let memory = (2 * bytes).max(256 << 20);
+        let memory = args.memory.unwrap_or((2 * bytes).max(256 << 20));
         let block_size = args.store_block_size.unwrap_or_else(|| fitting_block_size(memory));
         let shards = std::thread::available_parallelism().map_or(1, |n| n.get().min(64)) as u8;
         let pool = Pool { memory, block_size };

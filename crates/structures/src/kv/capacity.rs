@@ -67,7 +67,7 @@ impl Heap {
             self.surplus.wait(taken, now);
             return None;
         }
-        let kept = self.capacity.reduced(self.arena.end())?;
+        let kept = self.capacity.reduced(self.arena.end().max(taken))?;
         if !block.reduce(kept) {
             self.surplus.wait(taken, now);
             return None;
