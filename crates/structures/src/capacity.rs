@@ -9,7 +9,7 @@ use honeycomb_wire::Status;
 
 /// Retry delay of an operation for which the capacity will soon be large enough, in microseconds.
 const RETRY_LARGER_US: u64 = 200;
-/// A block requests more when less than this part of the block size is free, or less than half of its
+/// A block requests more when less than this part of the block size is free and less than half of its
 /// capacity.
 const ROOM: (usize, usize) = (3, 32);
 /// A block that gives nothing back requests this many times its capacity when half of it is used.

@@ -171,3 +171,41 @@ fn structure_that_has_ended_is_not_informed_again() {
     world.pass(Duration::from_secs(10));
     assert_eq!(world.requests().len(), 0);
 }
+
+/// Each write of some bytes counts as the begin of more. A block that is written now and then would give
+/// capacity back and request it again without an end.
+#[test]
+fn block_that_is_written_now_and_then_seldom_changes_its_capacity() {
+    let units = BlockUnits::of(SIZE as u64);
+    let most = (300..700).step_by(10).map(|left| {
+        let mut world = World::new();
+        world.fill_and_delete(1400, left);
+        let mut requests = 0;
+        for round in 0..100 {
+            let keys = (0..40).map(|key| (40 * round + key) % left);
+            keys.for_each(|key| drop(world.run(Op::KvPut, key)));
+            world.pass(Duration::from_millis(100));
+            for bytes in world.requests() {
+                world.answer(Capacity::Granted(units.capacity_bytes_for(bytes) as usize));
+                requests += 1;
+            }
+        }
+        requests
+    });
+    let most = most.max().unwrap();
+    assert!((1..30).contains(&most), "{most} requests in ten seconds");
+}
+
+/// A structure that is created with several blocks has their memory when they are filled.
+#[test]
+fn memory_that_was_requested_in_advance_stays_until_content_leaves() {
+    let mut world = World::new();
+    for key in 0..100 {
+        assert_eq!(world.run(Op::KvPut, key).status, Status::Ok);
+    }
+    world.pass(Duration::from_secs(10));
+    assert_eq!(world.requests().len(), 0);
+    world.fill_and_delete(100, 50);
+    world.pass(Duration::from_secs(10));
+    assert!(!world.requests().is_empty());
+}

@@ -51,7 +51,7 @@ pub(super) struct Heap {
 impl Heap {
     /// A heap with one empty region, which has the capacity of its block.
     pub fn new(capacity: CapacityRequest) -> Heap {
-        let size = capacity.bytes();
+        let (size, surplus) = (capacity.bytes(), Surplus::of(&capacity));
         Heap {
             capacity,
             arena: Arena::new(size),
@@ -59,7 +59,7 @@ impl Heap {
             values: LargeValues::default(),
             shrink: Shrink::default(),
             at_rest: AtRest::default(),
-            surplus: Surplus::default(),
+            surplus,
         }
     }
 
@@ -422,6 +422,6 @@ impl Heap {
         self.arena.forget_slack();
         self.shrink = self.shrink.anew();
         self.at_rest = AtRest::after(self.arena.allocated());
-        self.surplus = Surplus::default();
+        self.surplus.demoted();
     }
 }

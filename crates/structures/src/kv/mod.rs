@@ -259,8 +259,8 @@ impl Enlarge for KvBlock {
         table.heap.capacity.wanted(table.heap.taken() + grows, expected)
     }
 
-    fn capacity(&mut self, _block: &mut Backing, _now: Time, answer: Capacity) {
-        self.partition.store.table.heap.set_capacity(answer);
+    fn capacity(&mut self, _block: &mut Backing, now: Time, answer: Capacity) {
+        self.partition.store.table.heap.set_capacity(now, answer);
     }
 
     fn give_capacity(&mut self, block: &mut Backing, now: Time) -> Option<usize> {

@@ -159,6 +159,7 @@ impl Movable for Partition {
         let export = self.export.take().expect("INV-19: a range departs that was not handed over");
         self.store.ownership.depart(moved);
         self.discards.add(export.depart(&mut self.store.table));
+        self.store.table.heap.surplus.moved();
         self.planner.departed(&mut self.store.table, now);
     }
 
@@ -193,7 +194,10 @@ impl Movable for Partition {
         let store = &mut self.store;
         let had = (store.ownership.start(), store.ownership.end());
         match self.import.take_if(|import| import.is_of(move_id)) {
-            Some(import) if commit => import.commit(store, block),
+            Some(import) if commit => {
+                import.commit(store, block);
+                store.table.heap.surplus.moved();
+            }
             Some(import) => {
                 import.cancel(store, block);
                 if store.table.heap.capacity.awaits_move() {

@@ -15,8 +15,10 @@ use std::time::Duration;
 /// The time after a split, a merge or a refusal before a block requests a merge: a block that has just shrunk
 /// may grow again.
 const MERGE_REST: Duration = Duration::from_millis(250);
-/// The longest such time, after many refusals or cancelled moves in a row.
+/// The longest such time, after many refusals in a row, and after many cancelled moves. The target of a merge
+/// that did not fit keeps a larger capacity for longer than that.
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
+const CANCELLED_REST_LONGEST: Duration = Duration::from_secs(1);
 /// The time after which a block without a target for its split or merge requests one again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Time after a refusal for lack of memory in which writers get its reason although no split is requested. A
@@ -342,6 +344,7 @@ impl MovePlanner {
         self.asked = false;
         self.after = now + rest;
         self.rest(now);
+        self.merge_rest = self.merge_rest.min(CANCELLED_REST_LONGEST);
         self.pause_merges(now);
         table.overflow.renew(Relief::Possible);
     }

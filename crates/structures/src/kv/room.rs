@@ -73,7 +73,7 @@ impl Table {
         let relief = self.overflow.set_relief(Relief::None);
         let extent = self.alloc_large(block, length, 0);
         self.overflow.set_relief(relief);
-        if extent.as_ref().is_err_and(|refusal| refusal.status == Status::BlockFull) {
+        if extent.as_ref().is_err_and(|refusal| refusal.status != Status::Busy) {
             self.heap.capacity.await_move();
         }
         extent

@@ -241,7 +241,7 @@ impl Pair {
         match answer.status {
             Status::Ok => true,
             // The target is full: the move is cancelled.
-            Status::BlockFull => {
+            Status::BlockFull | Status::OutOfMemory => {
                 self.cancel();
                 false
             }
