@@ -36,7 +36,7 @@ pub(crate) struct Mapping {
     raw: Option<MmapRaw>,
     /// The end of the last byte that any owner of these pages has written.
     written: AtomicUsize,
-    /// Bytes that count as mapped; those behind are untouched.
+    /// Bytes that count as mapped. The bytes behind them are untouched.
     capacity: AtomicUsize,
     /// The tenant that may reuse these pages with their content; `None` if they are not written in
     /// place.
@@ -252,8 +252,8 @@ impl Backing {
         }
     }
 
-    /// Lets the block use only its bytes up to a smaller capacity, and returns the memory behind it. False if
-    /// bytes there are pinned, or the system refused: then nothing has changed but the content there.
+    /// Reduces the capacity, and frees the memory behind the new capacity. Returns false if a pin reads bytes
+    /// there, or if the system keeps the memory: then the capacity stays.
     pub fn reduce(&mut self, capacity: usize) -> bool {
         let Backing { capacity: before, floor, frozen, .. } = *self;
         assert!(0 < capacity && capacity <= before, "INV-60: {capacity} of {before} bytes stay");

@@ -322,7 +322,7 @@ impl Reclaimer {
         }
     }
 
-    /// Counts this many mapped bytes less: they are not resident, and their mapping is not given.
+    /// Counts this many mapped bytes less. The bytes are not resident, and the mapping stays in use.
     pub(crate) fn unmaps(&self, length: usize) {
         let Some(Handle(common)) = self.0.as_deref() else { return };
         let mut state = common.lock();

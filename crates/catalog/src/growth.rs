@@ -165,10 +165,10 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives a block another capacity in place: a larger one for this many bytes, as far as the block size
-    /// allows, or the smaller one that the block has kept. A block that has it already, because the answer
-    /// was lost, gets the same answer. A block that is refused a larger one continues in another block, which
-    /// may be on another core or in another tier.
+    /// Changes the capacity of a block in place, to the least capacity for this many bytes. A block requests
+    /// a larger capacity before it uses the bytes, and reports a smaller one after it has freed the memory. A
+    /// repeated request gets the same answer. A block that is refused a larger capacity continues in another
+    /// block, which may be on another core or in another tier.
     pub(crate) fn grow_block(
         &mut self,
         id: StructureId,
@@ -185,7 +185,7 @@ impl Catalog {
         } else if units < before && !Bug::CapacityKept.active() {
             self.pool.reduce(at.block, units);
             self.units_went(self.structures[s].job, s, (before - units).into());
-            // Allocations that found no room may find some there.
+            // Waiting allocations may use the freed units.
             self.pressure.came = true;
         }
         Ok(Reply::Capacity { bytes: self.capacity_of(at.block) })

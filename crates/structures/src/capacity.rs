@@ -1,5 +1,5 @@
-//! How the capacity of a block changes in place: when a block requests more, its answers until it has it, and
-//! how it gives back what it does not need.
+//! Changes of a block's capacity in place: when a block requests a larger capacity, how the block answers
+//! operations until then, and how a block reduces a capacity that the content does not need.
 
 use crate::{Answer, busy};
 use honeycomb_block::{Backing, HUGE_FROM};
@@ -9,10 +9,11 @@ use honeycomb_wire::Status;
 
 /// Retry delay of an operation for which the capacity will soon be large enough, in microseconds.
 const RETRY_LARGER_US: u64 = 200;
-/// A block requests more when less than this part of the block size is free and less than half of its
-/// capacity.
+/// A store's block requests a larger capacity when the free bytes are less than this part of the block size
+/// and less than half of the capacity.
 const ROOM: (usize, usize) = (3, 32);
-/// A block that gives nothing back requests this many times its capacity when half of it is used.
+/// A block of a file or a queue never reduces its capacity. When half of the capacity is used, the block
+/// requests this many times as much.
 const AHEAD: usize = 4;
 
 /// The controller's answer to a block that requested another capacity.
@@ -27,26 +28,26 @@ pub enum Capacity {
 /// A block that begins with a part of its bytes, and whose capacity grows in place up to the block size.
 ///
 /// Bytes from the capacity on are neither read nor written. A block requests more before it is full
-/// (`wants_capacity`), and receives it (`capacity`). A block may also give back what it does not need
+/// (`wants_capacity`), and receives it (`capacity`). A block may also reduce its capacity
 /// (`give_capacity`), and then informs the controller by the same request. `CapacityRequest` does this
 /// bookkeeping.
 pub trait Enlarge {
-    /// The bytes of the capacity that the block needs and has not requested yet, or has reduced to. Called
-    /// after every change of the block; the shard sends a request for each `Some`. `expected` bytes are
-    /// likely to arrive before the answer.
+    /// The capacity in bytes that the block has to request: a larger one, or its reduced one. Called after
+    /// every change of the block; the shard sends a request for each `Some`. `expected` bytes are likely to
+    /// arrive before the answer.
     fn wants_capacity(&mut self, expected: usize) -> Option<usize>;
 
     /// The controller's answer to the request.
     fn capacity(&mut self, block: &mut Backing, now: Time, answer: Capacity);
 
-    /// Gives back the capacity that has not been needed for a while: the memory behind the new one, in bytes,
-    /// is free. Called after every change of a block that is in memory and takes part in no export; `None` if
-    /// the capacity stays.
+    /// Reduces the capacity if the content has not needed all of it for some time. Returns the new capacity
+    /// in bytes, behind which the memory is freed; `None` if the capacity stays. Called after every change of
+    /// a block that is in memory and takes part in no export.
     fn give_capacity(&mut self, _block: &mut Backing, _now: Time) -> Option<usize> {
         None
     }
 
-    /// Whether a request that was refused for the moment is repeated also if nothing changes the block.
+    /// Whether a refused request is repeated even if no operation changes the block.
     fn repeats(&self) -> bool {
         false
     }
@@ -59,7 +60,7 @@ pub struct CapacityRequest {
     most: usize,
     /// Bytes of the largest operation that did not fit, since the last answer.
     lacks: usize,
-    /// Whether the next content that a move sends here needs a whole block.
+    /// Whether the next move to this block needs the capacity of a whole block.
     awaits_move: bool,
     asked: bool,
     /// Whether the controller still counts the capacity before the last reduction.
@@ -100,14 +101,14 @@ impl CapacityRequest {
         self.capacity < self.most && self.denied.is_none()
     }
 
-    /// Free bytes with less of which the block requests more.
+    /// The least free bytes of a block that requests no larger capacity.
     fn room(&self) -> usize {
         (self.capacity / 2).min(self.most / ROOM.1 * ROOM.0)
     }
 
-    /// The least capacity with which a block whose extents end here requests no more; `None` if it is not
-    /// less than the present one, or the controller has not answered the last request. A block with a huge
-    /// page keeps that.
+    /// The least capacity with which a block whose extents end here requests no larger capacity. `None` if
+    /// that is no reduction, or if the controller has not answered the last request. A block with a huge page
+    /// keeps the page.
     pub fn reduced(&self, end: usize) -> Option<usize> {
         let CapacityRequest { capacity, most, asked, .. } = *self;
         let needed = (2 * end).min(end + most / ROOM.1 * ROOM.0);
@@ -120,7 +121,7 @@ impl CapacityRequest {
         (kept < capacity).then_some(kept)
     }
 
-    /// The block has reduced its capacity, and informs the controller with its next request.
+    /// Reduces the capacity. The next request informs the controller.
     pub fn give(&mut self, kept: usize) {
         let CapacityRequest { capacity, asked, .. } = *self;
         assert!(0 < kept && kept < capacity, "INV-60: {kept} of {capacity} bytes are kept");
@@ -129,12 +130,12 @@ impl CapacityRequest {
         self.untold = !Bug::CapacityNotTold.active();
     }
 
-    /// A move has sent content for which there was no room: a whole block has some at the next attempt.
+    /// Requests the capacity of a whole block, because content of a move did not fit: the move is repeated.
     pub fn await_move(&mut self) {
         self.awaits_move = self.capacity < self.most;
     }
 
-    /// Whether such content is awaited, for which the capacity is still too small.
+    /// Whether the capacity is still too small for the next move to this block.
     pub fn awaits_move(&self) -> bool {
         self.awaits_move
     }
@@ -160,9 +161,9 @@ impl CapacityRequest {
         Some(Answer::refuse(*status, why.clone()))
     }
 
-    /// The bytes to request now, with this many in use, and so many expected before the answer: the next
-    /// larger capacity when little is free, and what an operation lacks. After a reduction, the controller is
-    /// informed first.
+    /// The bytes to request now, with this many in use, and so many expected before the answer. When few
+    /// bytes are free or an operation lacks room, the block requests the next larger capacity. After a
+    /// reduction, the first request informs the controller.
     pub fn wanted(&mut self, used: usize, expected: usize) -> Option<usize> {
         if self.untold && !self.asked {
             self.asked = true;
@@ -173,7 +174,7 @@ impl CapacityRequest {
         self.request(filling, used + expected, least)
     }
 
-    /// As `wanted`, for a block that gives nothing back: several times the capacity when half of it is used.
+    /// As `wanted`, for a block that never reduces its capacity: several times the capacity at once.
     pub fn wanted_ahead(&mut self, used: usize, expected: usize) -> Option<usize> {
         let filling = used + expected > self.capacity / 2;
         let least = if filling { AHEAD * self.capacity } else { self.capacity + 1 };
@@ -215,7 +216,7 @@ impl CapacityRequest {
 
     /// See `Enlarge::repeats`.
     pub fn repeats(&self) -> bool {
-        self.untold || self.awaits_move
+        !self.asked && (self.untold || self.awaits_move)
     }
 }
 

@@ -267,7 +267,7 @@ pub const JOB_LINGER: Duration = Duration::from_secs(600);
 pub const CAPACITY_UNIT: u64 = BLOCK_SIZE_MIN;
 /// A block with more than one unit has at least so many.
 pub const CAPACITY_FIRST: u32 = 4;
-/// With more than that it has at least a huge page, if it is as large as one.
+/// A block with more units has at least a huge page, unless the block size is less than that.
 pub const CAPACITY_HUGE: u64 = 2 * MIB;
 /// Larger capacities are whole numbers of such parts of a block, and of huge pages.
 pub const CAPACITY_PARTS: u32 = 8;

@@ -144,7 +144,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A block has given back what is behind this smaller capacity.
+    /// Reduces the capacity of a block, which has freed the memory behind the new capacity.
     pub(crate) fn reduce(&mut self, block: BlockId, units: u32) {
         let before = self.units(block);
         assert!(0 < units && units < before, "INV-60: {block} of {before} units keeps {units}");

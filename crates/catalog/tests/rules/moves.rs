@@ -557,4 +557,10 @@ fn small_structures_do_not_divide_the_memory_that_a_split_needs() {
     split(&mut bench, structure, at, 1 << 62);
     let third = begin(&mut bench, structure, at, Some(1 << 61));
     assert!(matches!(third, Err(CatalogError::OutOfMemory(_))));
+    // The large block frees three quarters of its memory.
+    assert!(!bench.catalog.take_room_came());
+    let kept = Command::GrowBlock { structure, at, bytes: 1 << 18 };
+    assert_eq!(bench.run(kept), Ok(Reply::Capacity { bytes: 1 << 18 }));
+    assert!(bench.catalog.take_room_came(), "waiting allocations are tried again");
+    assert_eq!(bench.catalog.capacity_at(at), Some(1 << 18));
 }

@@ -1,4 +1,4 @@
-//! How the capacity of a block changes in place: its requests to the controller, and the memory that counts.
+//! Changes of a block's capacity in place: requests to the controller, and the count of memory in use.
 
 use super::events::refusal_at_block;
 use super::outbox::Effect;
@@ -15,48 +15,31 @@ use std::time::Duration;
 /// A block that needs more bytes than this may get a whole block's memory at once.
 const CONTINUES_FROM: usize = (CAPACITY_FIRST as u64 * CAPACITY_UNIT) as usize;
 
-/// The longest pause before a block requests a capacity again that was refused for the moment.
+/// The longest pause before a block repeats a request that was refused for the moment.
 const ASK_AGAIN_SELDOM: Duration = Duration::from_millis(100);
-/// How often a block that was refused a larger capacity for lack of room requests it again.
+/// The pause before a block repeats a request that was refused for lack of room.
 const ENLARGE_AGAIN: Duration = Duration::from_secs(1);
 
 /// A block's requests to the controller for another capacity.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EnlargeState {
-    /// When a block that was refused may request it again.
+    /// The earliest time of the next request.
     again_at: Time,
-    /// The pause before that, which doubles with each refusal in a row.
+    /// The pause before that time, which doubles with each refusal in a row.
     pause: Duration,
-    /// Whether it requests again then, also if nothing has changed it.
-    repeats: bool,
 }
 
 impl EnlargeState {
-    /// Whether the block may request another capacity now.
-    pub fn may_request(self, now: Time) -> bool {
-        now >= self.again_at
-    }
-
-    /// When the block must be inspected because a request is repeated.
-    pub fn due(self) -> Option<Time> {
-        self.repeats.then_some(self.again_at)
-    }
-
-    /// The controller has answered; `repeats` if the block has something to request all the same.
-    pub fn answered(&mut self, now: Time, answer: &Capacity, repeats: bool) {
-        let pause = match answer {
+    /// Records the controller's answer.
+    fn answered(&mut self, now: Time, answer: &Capacity) {
+        self.pause = match answer {
             Capacity::Granted(_) => Duration::ZERO,
             Capacity::Denied(status, _) if status.is_passing() => {
                 (2 * self.pause).clamp(ASK_AGAIN, ASK_AGAIN_SELDOM)
             }
             Capacity::Denied(..) => ENLARGE_AGAIN,
         };
-        *self = EnlargeState { again_at: now + pause, pause, repeats };
-    }
-
-    /// The block requests again what was refused, or something else.
-    pub fn requested(&mut self) {
-        self.repeats = false;
+        self.again_at = now + self.pause;
     }
 }
 
@@ -67,27 +50,31 @@ impl BlockSlot {
         self.backing.enlarge(capacity.max(self.backing.capacity()));
     }
 
-    /// Records the controller's answer to the request for another capacity, which the structure gets, with
-    /// the status for the block's callers.
+    /// When the block repeats a request although no operation changes the block.
+    pub(super) fn capacity_due(&mut self) -> Option<Time> {
+        let repeats = self.structure.enlarge().is_some_and(|block| block.repeats());
+        repeats.then_some(self.enlarging.again_at)
+    }
+
+    /// Passes the controller's answer to the structure, with the status for the block's callers.
     pub(super) fn capacity_answered(&mut self, now: Time, answer: Capacity) {
-        let (enlarge, backing) = self.enlarge();
-        let told = match answer.clone() {
+        self.enlarging.answered(now, &answer);
+        let answer = match answer {
             Capacity::Denied(status, why) => Capacity::Denied(refusal_at_block(status), why),
-            Capacity::Granted(bytes) => Capacity::Granted(bytes),
+            Capacity::Granted(bytes) => {
+                self.successor.full.ends();
+                Capacity::Granted(bytes)
+            }
         };
-        enlarge.capacity(backing, now, told);
-        let repeats = enlarge.repeats();
-        self.enlarging.answered(now, &answer, repeats);
-        if matches!(answer, Capacity::Granted(_)) {
-            self.successor.full.ends();
-        }
+        let (enlarge, backing) = self.enlarge();
+        enlarge.capacity(backing, now, answer);
     }
 }
 
 impl Owners<'_> {
-    /// After a change of a block: takes back the capacity that it does not need any more, and requests from
-    /// the controller what it needs, or informs it of the capacity that the block has kept. `expected` bytes
-    /// are likely to arrive before the answer.
+    /// After a change of a block, frees the capacity that the block no longer needs. Requests the capacity
+    /// that the block lacks, or informs the controller of a reduced capacity. `expected` bytes are likely to
+    /// arrive before the answer.
     pub(super) fn adjust_capacity(&mut self, now: Time, index: usize, expected: usize) {
         let slot = self.blocks.found_mut(index);
         let reduced = match slot.lets_reduce().then(|| slot.structure.enlarge()).flatten() {
@@ -98,12 +85,11 @@ impl Owners<'_> {
             self.reduce(index, capacity as u64);
         }
         let slot = self.blocks.found_mut(index);
-        if !slot.enlarging.may_request(now) {
+        if now < slot.enlarging.again_at {
             return;
         }
         let wanted = slot.structure.enlarge().and_then(|block| block.wants_capacity(expected));
         let Some(bytes) = wanted else { return };
-        slot.enlarging.requested();
         // A job that has just freed a whole block continues in its memory, which is resident.
         let ShardConfig { block_size, reclaimer, .. } = self.config;
         let grows = bytes as u64 > slot.owner.capacity;
@@ -114,7 +100,7 @@ impl Owners<'_> {
         self.out.effects.push(Effect::Enlarge { structure, at, bytes });
     }
 
-    /// A block has a larger capacity, which counts from now on, also if the structure gets it later.
+    /// Counts the larger capacity of a block from now on. The structure may receive the capacity later.
     pub(super) fn enlarge(&mut self, index: usize, bytes: u64) {
         let bytes = bytes.min(self.config.block_size as u64);
         if bytes > self.blocks.found(index).owner.capacity {
@@ -122,7 +108,7 @@ impl Owners<'_> {
         }
     }
 
-    /// A block in memory has given back what is behind this capacity.
+    /// Counts the smaller capacity of a block, which has freed the memory behind that capacity.
     pub(super) fn reduce(&mut self, index: usize, bytes: u64) {
         let slot = self.blocks.found(index);
         let (at, before, mapped) = (slot.owner.at, slot.owner.capacity, slot.backing.capacity());

@@ -146,7 +146,7 @@ impl TierWork<'_> {
         };
         if !parts.is_lacking() {
             self.tiers.deltas.recount_of(slot);
-            // It may need a larger capacity.
+            // The block may need a larger capacity.
             self.agenda.inspect_later(index, &mut slot.attention);
             self.reads().write_runs(now);
             self.give_places(now);

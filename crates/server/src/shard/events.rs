@@ -45,7 +45,7 @@ impl BlockSlot {
     fn due(&mut self) -> Option<Time> {
         let again = self.journal.as_ref().and_then(|journal| journal.due());
         let own = [self.deadline(), self.stage.due(), self.successor.due(), self.exports_due()];
-        let due = own.into_iter().chain([again, self.enlarging.due()]).flatten().min();
+        let due = own.into_iter().chain([again, self.capacity_due()]).flatten().min();
         self.exports.checkpoint_due(due)
     }
 

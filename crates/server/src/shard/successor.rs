@@ -1,4 +1,4 @@
-//! How a block grows by a successor at its end, which is requested early, and returned if it is not needed.
+//! Growth of a block by a successor at its end. Blocks request successors early, and return unused ones.
 
 use super::full::FullSince;
 use crate::pace::Pace;

@@ -1,8 +1,8 @@
-//! Stores whose blocks give back the capacity that they do not need: the shard as its loop drives it, with a
-//! controller that answers when a test lets it.
+//! Stores whose blocks free unused capacity: the shard as its loop drives it. Each test answers as the
+//! controller.
 
 use crate::common::{access, owner};
-use honeycomb_server::{BlockMessage, BlockOwner, Effect, Shard};
+use honeycomb_server::{BlockMessage, BlockOwner, Effect, MoveWord, Shard};
 use honeycomb_structures::{Answer, Capacity, Outcome, Ticket};
 #[cfg(feature = "bug-bank")]
 use honeycomb_types::Bug;
@@ -112,10 +112,10 @@ fn store_that_was_emptied_gives_memory_back_and_informs_the_controller() {
         let expected = if key < 200 { Status::Ok } else { Status::KeyNotFound };
         assert_eq!(world.run(Op::KvGet, key).status, expected, "key {key}");
     }
-    // It requests more when it fills up again.
+    // The block requests a larger capacity when the store fills up again.
     world.shard.owners().free(block(1));
     let full = (300..1400).find(|key| world.run(Op::KvPut, *key).status == Status::Busy);
-    let full = full.expect("its capacity is smaller than what is put");
+    let full = full.expect("the puts need more than the capacity");
     world.shard.tick(world.now);
     let asked = world.requests();
     assert!(matches!(asked[..], [bytes] if bytes > kept), "{asked:?} after {kept}");
@@ -137,7 +137,7 @@ fn controller_that_is_not_informed_is_seen() {
     Bug::arm(None);
 }
 
-/// Nothing else would repeat it: nobody uses the block.
+/// Nothing else would repeat the request, because nobody uses the block.
 #[test]
 fn controller_that_cannot_be_informed_is_informed_later() {
     let mut world = World::new();
@@ -148,7 +148,7 @@ fn controller_that_cannot_be_informed_is_informed_later() {
         assert_eq!(told.len(), 1, "{told:?}");
         world.answer(Capacity::Denied(Status::Unavailable, "it is away".into()));
         world.pass(Duration::from_secs(1));
-        // A block at rest is packed, and gives some more.
+        // A block at rest is packed, and frees more capacity.
         let again = world.requests();
         assert!(again <= told, "{again:?} after {told:?}");
         told = again;
@@ -162,7 +162,7 @@ fn controller_that_cannot_be_informed_is_informed_later() {
 fn structure_that_has_ended_is_not_informed_again() {
     let mut world = World::new();
     world.fill_and_delete(1400, 200);
-    // A block at rest is packed, and gives some more.
+    // A block at rest is packed, and frees more capacity.
     for _ in 0..2 {
         world.pass(Duration::from_secs(5));
         assert!(world.requests().len() <= 1);
@@ -172,8 +172,8 @@ fn structure_that_has_ended_is_not_informed_again() {
     assert_eq!(world.requests().len(), 0);
 }
 
-/// Each write of some bytes counts as the begin of more. A block that is written now and then would give
-/// capacity back and request it again without an end.
+/// A block expects more writes after each write. A block that is written now and then would reduce its
+/// capacity and request the same capacity again without an end.
 #[test]
 fn block_that_is_written_now_and_then_seldom_changes_its_capacity() {
     let units = BlockUnits::of(SIZE as u64);
@@ -208,4 +208,50 @@ fn memory_that_was_requested_in_advance_stays_until_content_leaves() {
     world.fill_and_delete(100, 50);
     world.pass(Duration::from_secs(10));
     assert!(!world.requests().is_empty());
+}
+
+/// A refused request delays the next one. The timer of that request also informs the controller of a
+/// reduction in the meantime.
+#[test]
+fn reduction_after_a_refused_growth_is_reported_without_another_operation() {
+    let mut world = World::new();
+    world.fill_and_delete(1400, 200);
+    world.pass(Duration::from_secs(1));
+    let kept = world.requests()[0];
+    world.answer(Capacity::Granted(kept as usize));
+    let full = (300..1400).find(|key| world.run(Op::KvPut, *key).status == Status::Busy);
+    world.shard.tick(world.now);
+    assert_eq!(world.requests().len(), 1);
+    world.answer(Capacity::Denied(Status::OutOfMemory, "memory is full".into()));
+    assert_eq!(world.run(Op::KvPut, full.unwrap()).status, Status::Busy, "it requests a split");
+    let word = MoveWord::Refused(Status::OutOfMemory, "memory is full".into());
+    world.shard.on_exports(world.now, |work| work.move_word(block(0), word));
+    for key in 300..full.unwrap() {
+        world.run(Op::KvDelete, key);
+    }
+    for key in 2..200 {
+        assert_eq!(world.run(Op::KvDelete, key).status, Status::Ok);
+    }
+    world.pass(Duration::from_secs(10));
+    let asked = world.requests();
+    assert!(matches!(asked[..], [bytes] if bytes < kept), "{asked:?} after {kept}");
+}
+
+/// The writer that lacked the capacity returns within 100 ms.
+#[test]
+fn granted_capacity_stays_until_its_writer_returns() {
+    let mut world = World::new();
+    world.fill_and_delete(1400, 200);
+    world.pass(Duration::from_secs(1));
+    let kept = world.requests()[0];
+    world.answer(Capacity::Granted(kept as usize));
+    let full = (300..1400).find(|key| world.run(Op::KvPut, *key).status == Status::Busy);
+    world.shard.tick(world.now);
+    assert_eq!(world.requests().len(), 1);
+    world.answer(Capacity::Granted(SIZE));
+    world.pass(Duration::from_millis(200));
+    assert_eq!(world.requests().len(), 0);
+    assert_eq!(world.run(Op::KvPut, full.unwrap()).status, Status::Ok);
+    world.pass(Duration::from_secs(5));
+    assert!(matches!(world.requests()[..], [bytes] if bytes < SIZE as u64));
 }

@@ -310,9 +310,8 @@ fn a_block_that_is_to_leave_asks_until_it_has_left_or_its_server_stays() {
     let mut world = World::new();
     (1..=200).for_each(|key| assert_eq!(world.put(key).status, Status::Ok));
     world.keys = 200;
-    // A block with little content also gives capacity back.
     let asks = |world: &mut World| match world.shard.out().take_effects()[..] {
-        [] | [Effect::Enlarge { .. }] => false,
+        [] => false,
         [Effect::BeginMove { start: 0, way: Way::Relocate, .. }] => true,
         ref other => panic!("{other:?}"),
     };

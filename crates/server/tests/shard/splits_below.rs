@@ -104,7 +104,7 @@ impl World {
             Effect::CommitMove { at, id, .. } => self.commit(at, id),
             Effect::CancelMove { at, id, .. } => self.cancelled(at, id),
             Effect::BlockFailed { at, why, .. } => panic!("{} on a healthy disk: {why}", at.block),
-            Effect::TierChanged { .. } | Effect::Enlarge { .. } => {}
+            Effect::TierChanged { .. } => {}
             other => panic!("{other:?}"),
         }
     }

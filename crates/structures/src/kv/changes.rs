@@ -180,6 +180,9 @@ impl Changing<'_> {
     /// Makes a change as a delta.
     fn change_one(&mut self, hash: u64, change: &KeyChange<'_>) -> Changed {
         let KeyChange { key, value, rule, told } = *change;
+        if let Some(answer) = self.lacks_capacity(change, 0) {
+            return Changed::Waits(answer);
+        }
         let old = match self.can_be_blind(change, 0) {
             true => self.replaced_record(hash, change),
             false => match self.old(hash, change) {
@@ -207,9 +210,7 @@ impl Changing<'_> {
             (Some(_), _) => self.cost_of(change),
         };
         if !self.has_room_for(grows) {
-            let lacks = grows + self.leaves();
-            let refusal = self.store.table.heap.capacity.refuse(lacks);
-            return refusal.map_or(Changed::Whole, Changed::Waits);
+            return self.refuse(grows).map_or(Changed::Whole, Changed::Waits);
         }
         let deltas = self.store.deltas.get_or_insert_default();
         deltas.set(hash, key, value);
@@ -239,6 +240,23 @@ impl Changing<'_> {
             && self.has_room_for(before + self.cost_of(change))
     }
 
+    /// The answer to a change that needs no old entry and lacks only a larger capacity, after others that may
+    /// add `before` bytes. No bytes are read for such a change.
+    fn lacks_capacity(&mut self, change: &KeyChange<'_>, before: usize) -> Option<Answer> {
+        let cost = before + self.cost_of(change);
+        let lacks = change.is_blind()
+            && self.store.table.heap.capacity.may_grow()
+            && !self.has_room_for(cost);
+        if lacks { self.refuse(cost) } else { None }
+    }
+
+    /// Requests a capacity with room for so many more bytes. Returns the answer of a change until then;
+    /// `None` if the block has to be divided.
+    fn refuse(&mut self, grows: usize) -> Option<Answer> {
+        let lacks = grows + self.leaves();
+        self.store.table.heap.capacity.refuse(lacks)
+    }
+
     /// Whether the block, once it is read back, certainly has room for so many more bytes.
     fn has_room_for(&self, grows: usize) -> bool {
         let (heap, deltas) =
@@ -263,6 +281,7 @@ impl Changing<'_> {
         for change in ops.iter().take(TOGETHER).map_while(KeyChange::in_batch) {
             let hash = key_hash(change.key);
             let refusal = self.admit_change_in_batch(hash, &change).err();
+            let refusal = refusal.or_else(|| self.lacks_capacity(&change, grows));
             let enough = match &refusal {
                 Some(_) => false,
                 None if self.can_be_blind(&change, grows) => false,

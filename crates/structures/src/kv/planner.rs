@@ -15,9 +15,10 @@ use std::time::Duration;
 /// The time after a split, a merge or a refusal before a block requests a merge: a block that has just shrunk
 /// may grow again.
 const MERGE_REST: Duration = Duration::from_millis(250);
-/// The longest such time, after many refusals in a row, and after many cancelled moves. The target of a merge
-/// that did not fit keeps a larger capacity for longer than that.
+/// The longest such time, after many refusals in a row.
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
+/// The longest such time after a cancelled move. The target of a merge that did not fit keeps a larger
+/// capacity for longer (`KEPT_FOR_MOVE`).
 const CANCELLED_REST_LONGEST: Duration = Duration::from_secs(1);
 /// The time after which a block without a target for its split or merge requests one again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -276,7 +277,7 @@ impl MovePlanner {
         Some(reason.map_or(at, |until| at.min(until)))
     }
 
-    /// No merge is requested for a while, which is longer each time.
+    /// Requests no merge for a time that doubles with each call.
     fn pause_merges(&mut self, now: Time) {
         let rest = self.merge_rest.max(MERGE_REST);
         self.merge_after = now + rest;
@@ -343,8 +344,7 @@ impl MovePlanner {
         }
         self.asked = false;
         self.after = now + rest;
-        self.rest(now);
-        self.merge_rest = self.merge_rest.min(CANCELLED_REST_LONGEST);
+        (self.merge_rest, self.refused_with) = (self.merge_rest.min(CANCELLED_REST_LONGEST), 0);
         self.pause_merges(now);
         table.overflow.renew(Relief::Possible);
     }

@@ -131,8 +131,8 @@ impl BlockSlot {
         !PresentUse::ALL.iter().any(refuses)
     }
 
-    /// Whether the block may give memory back: all of it is there, and its content is in no use that
-    /// depends on its capacity.
+    /// Whether the block may free memory: all bytes are in memory, and no use of the content depends on the
+    /// capacity.
     pub(in crate::shard) fn lets_reduce(&self) -> bool {
         let uses = [PresentUse::Peer, PresentUse::Import, PresentUse::Checkpoint];
         self.residency.is_plain()

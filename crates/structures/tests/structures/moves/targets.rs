@@ -97,7 +97,7 @@ fn range_in_transfer_is_read_at_no_two_blocks() {
     pair.check();
 }
 
-/// Lets a block give back what it does not need, if that is within this time. Returns its new capacity.
+/// Lets time pass until the block reduces its capacity, or for this time. Returns the new capacity.
 fn gives(pair: &mut Pair, place: usize, within: Duration) -> Option<usize> {
     let driver = pair.driver(place);
     let (mut now, until) = (driver.now, driver.now + within);
@@ -113,8 +113,8 @@ fn gives(pair: &mut Pair, place: usize, within: Duration) -> Option<usize> {
     kept
 }
 
-/// It would be refused each time: the catalog counts on the block size, and the block would give back what it
-/// got for the merge before that comes.
+/// The catalog counts on the block size. The block would refuse each attempt, because it would free the
+/// larger capacity before the next attempt.
 #[test]
 fn block_that_gave_capacity_back_takes_a_merge_when_it_has_room() {
     const LARGE: usize = 1 << 20;
