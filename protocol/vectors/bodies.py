@@ -18,6 +18,7 @@ from batches import (
 )
 from moves import moves
 from peer import (
+    LIMITS,
     INTEGERS,
     ROUTES,
     SPEC,
@@ -216,23 +217,45 @@ def named(extents: list) -> tuple[list, bytes]:
     return [[str(n) for n in e] for e in extents], b"".join(layout)
 
 
-def extents_case(name: str, extents: list, mode: int | None) -> dict:
+KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
+
+
+def extents_case(name: str, extents: list, mode: int | None, key: bytes = KEY) -> dict:
     told, layout = named(extents)
-    fields = {"key": KEY.hex(), "extents": told}
+    fields = {"key": key.hex(), "extents": told}
     if mode is None:
-        return ask(name, fields, KEY, layout)
-    return ask(name, {"mode": mode} | fields, bytes([mode]) + KEY, layout)
+        return ask(name, fields, key, layout)
+    return ask(name, {"mode": mode} | fields, bytes([mode]) + key, layout)
 
 
-def carry_case(name: str, old: list, new: list) -> dict:
+def carry_case(name: str, old: list, new: list, key: bytes = KEY) -> dict:
     (told_old, old_layout), (told, layout) = named(old), named(new)
-    fields = {"mode": 2, "key": KEY.hex(), "old": told_old, "extents": told}
+    fields = {"mode": 2, "key": key.hex(), "old": told_old, "extents": told}
     payload = put("u32", len(old_layout)) + old_layout + layout
-    return ask(name, fields, b"\2" + KEY, payload)
+    return ask(name, fields, b"\2" + key, payload)
+
+
+def get_extents_case(name: str, reserve_ms: int, stay: int) -> dict:
+    fields = {"reserve_ms": reserve_ms, "stay": stay}
+    return ask(name, fields, put("u32", reserve_ms) + bytes([stay]))
+
+
+def got_extents_case(name: str, number: int, deliveries: int, extents: list) -> dict:
+    told, layout = named(extents)
+    fields = {"number": str(number), "deliveries": deliveries, "extents": told}
+    return data(name, fields, put("u64", number) + put("u32", deliveries), layout, 1)
+
+
+def lists_case(name: str, items: list, value: int) -> dict:
+    payload, shown = b"", []
+    for number, extents in items:
+        told, layout = named(extents)
+        shown.append([str(number), told])
+        payload += put("u64", number) + put("u32", len(layout)) + layout
+    return data(name, {"items": shown}, b"", payload, value)
 
 
 EXTENTS = [(0x0000_0003_0100_0002, 0x0000_0100_0000_0005, 7, 16_777_216), (U64, 1, U64, U32)]
-KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
 DATA_SAMPLES = {
     "Subscribe": SUBSCRIBE_SAMPLES,
     "AckResults": ACK_SAMPLES,
@@ -258,6 +281,34 @@ DATA_SAMPLES = {
     "FileSeal": ([ask("the tail")], [data("sealed at 4103", value=4103)]),
     "FileMap": ([ask("a sealed block")], [data("it has 4103 bytes", value=4103)]),
     **QUEUE_SAMPLES,
+    "QueuePutExtents": (
+        [
+            extents_case("an item of two extents", EXTENTS, 0, b""),
+            carry_case("one for two that it still is", EXTENTS, EXTENTS[:1], put("u64", 9)),
+        ],
+        [data("its number", value=7), data("it was replaced", value=1)],
+    ),
+    "QueueGetExtents": (
+        [
+            get_extents_case("reserved for 60 s", 60_000, 0),
+            get_extents_case("only named, of a block that was left behind", 0, 1),
+            get_extents_case("every field at its most", LIMITS["RESERVE_MAX_MS"], 1),
+        ],
+        [
+            got_extents_case("an item of two extents, the third time", 1 << 40, 3, EXTENTS),
+            got_extents_case("only named, and never delivered", 0, 0, EXTENTS[:1]),
+        ],
+    ),
+    "QueueLists": (
+        [
+            ask("from the first", {"from": "0"}, put("u64", 0)),
+            ask("from a later one", {"from": str(U64)}, put("u64", U64)),
+        ],
+        [
+            lists_case("none", [], 0),
+            lists_case("two, and more follow", [(3, EXTENTS), (1 << 40, EXTENTS[:1])], 1 << 41),
+        ],
+    ),
     "KvGet": (
         [key_case("a key", KEY), key_case("a key of any bytes", b"\0{\xff")],
         [data("its value", payload=VALUE), data("an empty value")],

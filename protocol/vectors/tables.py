@@ -1,5 +1,7 @@
 """The reaction of a client to each status, and the tables of PROTOCOL.md that messages.toml decides."""
 
+import textwrap
+
 from peer import SPEC, STATUS
 
 # -------------------------------------------------------------------------------------------- retry
@@ -133,6 +135,21 @@ DATA_LAYOUTS = {
         "-",
         "value: how many were held; args: 1 or 0 for each",
     ),
+    "QueuePutExtents": (
+        "mode u8, in mode 2 the number u64",
+        "as of KvPutExtents",
+        "value: number of the item; in mode 2: 1",
+    ),
+    "QueueGetExtents": (
+        "time-out u32, stay u8",
+        "-",
+        "value: 1; args: number u64, deliveries u32; payload: as KvPutExtents",
+    ),
+    "QueueLists": (
+        "number u64",
+        "-",
+        "value: where to continue; payload: number u64, bytes u32 and the list of each",
+    ),
     "KvGet": ("key", "-", "payload: the value; Extents: value: length, payload: as KvPutExtents"),
     "KvPut": ("mode u8, key", "the value", "value: 1 replaced, else 0"),
     "KvPutExtents": (
@@ -238,15 +255,19 @@ def facts_table() -> str:
     return table(["Operation", *FACTS.values()], rows)
 
 
+def prose(text: str) -> str:
+    return textwrap.fill(text, 110, break_long_words=False, break_on_hyphens=False)
+
+
 def bodies_text() -> str:
     def fields_table(fields: list) -> str:
         return table(["Field", "Type", "Meaning"], fields)
 
     parts = []
     for part in SPEC["struct"]:
-        parts += [f"#### {part['name']}", part["doc"], fields_table(part["fields"])]
+        parts += [f"#### {part['name']}", prose(part["doc"]), fields_table(part["fields"])]
     for op in SPEC["op"]:
-        parts += [f"#### {op['name']} (0x{op['code']:04X})", op["doc"]]
+        parts += [f"#### {op['name']} (0x{op['code']:04X})", prose(op["doc"])]
         for word in ("request", "reply"):
             if op.get("body") == "data":
                 continue

@@ -167,7 +167,9 @@ class BlockFull(HoneycombError):
 
 
 class ValueTooLarge(HoneycombError, ValueError):
-    """A value or append exceeds an eighth of a block; the message names the limit."""
+    """An append exceeds an eighth of a block, or a value or item the limit for such blocks; the message
+    names the limit.
+    """
 
     hint = "split it, keep it in a file, or use a cluster of larger blocks"
 

@@ -150,7 +150,9 @@ class Queue(QueueCalls, Remote):
 
     @property
     def item_limit(self) -> int:
-        """The largest item, in bytes: an eighth of a block, less its index entry."""
+        """The largest item, in bytes, with blocks of this size. An item of more than an eighth of a block is
+        sent in pieces; if its consumer dies before it has all of them, the item is delivered again.
+        """
         return self._native().item_limit
 
     # ------------------------------------------------------------------------------------ putting

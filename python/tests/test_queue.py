@@ -61,7 +61,7 @@ def test_thousands_over_many_small_blocks_in_order(queue: honeycomb.Queue) -> No
 
 
 def test_the_largest_item(queue: honeycomb.Queue) -> None:
-    assert queue.item_limit == BLOCK_SIZE // 8 - 4
+    assert queue.item_limit == 36 * (BLOCK_SIZE // 8)
     largest = random.randbytes(queue.item_limit)
     queue.put(largest)
     with pytest.raises(errors.ValueTooLarge, match="q") as caught:
@@ -69,8 +69,18 @@ def test_the_largest_item(queue: honeycomb.Queue) -> None:
     assert "split it" in caught.value.hint
     with pytest.raises(errors.ValueTooLarge) as many:
         queue.put_many([b"a", largest + b"x", b"b"])
-    taken = queue.get_many(10)
-    assert taken[0] == largest and taken[1:] == [b"a"][: many.value.put]
+    assert queue.peek(10) == [largest]
+    assert queue.counts().bytes == len(largest) + many.value.put
+    assert queue.get_many(10) == [largest], "an item in pieces is delivered alone"
+    assert queue.get_many(10, 0) == [b"a"][: many.value.put]
+
+
+def test_large_items_between_small_ones(queue: honeycomb.Queue) -> None:
+    items = [random.randbytes(size) for size in (10, BLOCK_SIZE // 8, 0, 100_000, 20)]
+    assert queue.put_many(items) == len(items)
+    with queue.reserve(lease=60)[0] as first:
+        assert first == items[0]
+    assert [queue.get() for _ in items[1:]] == items[1:]
 
 
 def test_producers_and_consumers_in_threads(job: honeycomb.Job) -> None:

@@ -792,8 +792,11 @@ impl CatalogModel {
         let held = self.cluster.jobs.iter().flat_map(|job| &job.files).flat_map(File::held);
         let held: BTreeSet<BlockAt> = held.collect();
         require(self.open == held, || {
-            let differ: Vec<_> = self.open.symmetric_difference(&held).collect();
-            format!("servers and catalog do not hold the same blocks: {differ:?} (INV-02)")
+            let more: Vec<_> = self.open.difference(&held).collect();
+            let fewer: Vec<_> = held.difference(&self.open).collect();
+            format!(
+                "servers hold {more:?}, which the catalog does not, and lack {fewer:?} (INV-02)"
+            )
         })?;
         self.imports.compare(&self.cluster)?;
         let mut none = Vec::new();

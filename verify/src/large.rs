@@ -1,10 +1,11 @@
-//! Values that are too large for a block (ADR 0018): written and read in several calls, as in
-//! `crates/client/src/large.rs`, but one extent after the other. At the end, judges whether stores
-//! and their extents agree.
+//! Values and items that are too large for a block (ADR 0018): written and read in several calls, as
+//! in `crates/client/src/large.rs` and `large_items.rs`, but one extent after the other. At the end,
+//! judges whether structures and their extents agree.
 
 use crate::client::{Active, What, finish, go, lay_out};
 use crate::controller::{About, Question};
 use crate::net::Node;
+use crate::queue::{self, Key, Span};
 use crate::storing;
 use crate::world::{Event, PATIENCE, TryId, World};
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
@@ -15,6 +16,7 @@ use honeycomb_client::writing::{WriteStep, Writing};
 use honeycomb_types::{BlockAt, BlockId, Kind, StructureId};
 use honeycomb_wire::extents::{ExtentRef, extents, put_extents};
 use honeycomb_wire::messages::{ExtentDropRequest, MapEntry};
+use honeycomb_wire::queue::{AckAction, AckArgs, Items, LargeItem};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +24,32 @@ use std::time::Duration;
 
 /// How often a value is rewritten if its extents were gone at the put.
 const TRIES: u32 = 4;
+
+/// The content of extents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// A value of a store, by its number.
+    Value(u64),
+    /// An item of a queue, with its length.
+    Item(Key, usize),
+}
+
+impl Written {
+    fn bytes(self) -> Vec<u8> {
+        match self {
+            Written::Value(number) => storing::value(number),
+            Written::Item(key, length) => queue::item(key, length),
+        }
+    }
+}
+
+/// A reserved item of a queue whose extents are read.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    at: BlockAt,
+    item: LargeItem,
+    key: Key,
+}
 
 /// A value that is being written as extents, or read from them.
 #[derive(Debug)]
@@ -40,22 +68,38 @@ enum Stage {
     Naming,
     /// The list from a get is being read, extent by extent; whether the controller was asked for
     /// the addresses.
-    Reading { list: Vec<ExtentRef>, number: u64, bytes: Vec<u8>, asked: bool },
-    /// The key is read again.
+    Reading(Reading),
+    /// The key is read again, or the next item is requested again.
     Again,
+    /// The next item is reserved.
+    Claiming,
+    /// The item that was read is acknowledged.
+    Settling(Claim, Vec<u8>),
+    /// The extents of the item were gone: it is returned.
+    Returning,
+    /// The item was read and stays reserved.
+    Claimed(Claim),
+}
+
+#[derive(Debug)]
+struct Reading {
+    list: Vec<ExtentRef>,
+    of: Written,
+    claim: Option<Claim>,
+    bytes: Vec<u8>,
+    asked: bool,
 }
 
 impl Large {
     /// The first state of an operation that writes a large value in pieces of this length.
     pub fn of(what: &What, piece: usize) -> Option<Large> {
-        let new = written_by(what)?;
-        let writing = Writing::new(storing::value(new).len(), piece);
+        let writing = Writing::new(written_by(what)?.bytes().len(), piece);
         Some(Large { stage: Stage::Asking(writing), tries: 0 })
     }
 
     /// Whether it waits for the controller, or must ask it again.
     pub fn asks(&self) -> bool {
-        matches!(self.stage, Stage::Asking(_) | Stage::Reading { .. })
+        matches!(self.stage, Stage::Asking(_) | Stage::Reading(_))
     }
 
     /// Whether no put has named its written extents yet.
@@ -64,10 +108,21 @@ impl Large {
     }
 }
 
-/// The large value that an operation writes.
-fn written_by(what: &What) -> Option<u64> {
+impl Large {
+    /// The block of the item that stays reserved.
+    pub fn claimed(&self) -> Option<BlockAt> {
+        match self.stage {
+            Stage::Claimed(claim) => Some(claim.at),
+            _ => None,
+        }
+    }
+}
+
+/// The value or item that an operation writes as extents.
+fn written_by(what: &What) -> Option<Written> {
     match what {
-        What::Store(storing) => storing::written_by(storing),
+        What::Store(storing) => storing::written_by(storing).map(Written::Value),
+        What::Queue(queueing) => queueing.written(),
         _ => None,
     }
 }
@@ -82,9 +137,8 @@ pub(crate) fn go_on(world: &mut World, task: usize) {
     let Large { stage, tries } = large;
     match stage {
         Stage::Asking(writing) => write(world, task, writing, tries),
-        Stage::Reading { list, number, bytes, asked } => {
-            let stage = Stage::Reading { list, number, bytes, asked };
-            active(world, task).large = Some(Large { stage, tries });
+        Stage::Reading(reading) => {
+            active(world, task).large = Some(Large { stage: Stage::Reading(reading), tries });
             read(world, task);
         }
         _ => unreachable!("a call is under way"),
@@ -105,7 +159,7 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
         WriteStep::Put { at, pieces } => {
             let active = active(world, task);
             let new = written_by(&active.what).expect("the operation writes a value");
-            let piece = writing.cut(&[&storing::value(new)])[pieces[0]].concat();
+            let piece = writing.cut(&[&new.bytes()])[pieces[0]].concat();
             active.payload = piece.into();
             active.args.clear();
             active.call = Call::new(Op::ExtentPut, Target::Extents(at), active.deadline);
@@ -136,10 +190,10 @@ fn read(world: &mut World, task: usize) {
     let key = (world.tasks[task].session(), active(world, task).structure);
     let World { routings, tasks, .. } = world;
     let active = tasks[task].active.as_mut().expect("the operation is under way");
-    let Some(Large { stage: Stage::Reading { list, bytes, asked, .. }, .. }) = &mut active.large
-    else {
+    let Some(Large { stage: Stage::Reading(reading), .. }) = &mut active.large else {
         unreachable!("the caller saw it");
     };
+    let Reading { list, bytes, asked, .. } = reading;
     // If the controller does not name a server, its extents are lost.
     let knows = routings.get(&key).is_some_and(|routing| routing.knows_servers(list));
     if !knows && !*asked {
@@ -191,8 +245,8 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<Vec<MapE
         }
         Ok(())
     });
-    if let (Err(_), Stage::Reading { asked, .. }) = (&told, stage) {
-        *asked = false;
+    if let (Err(_), Stage::Reading(reading)) = (&told, stage) {
+        reading.asked = false;
     }
     match told {
         Ok(()) => go_on(world, task),
@@ -251,47 +305,22 @@ pub(crate) fn ended(
             go_on(world, task);
             None
         }
-        Stage::Reading { .. } if gone => {
+        Stage::Reading(Reading { claim: Some(claim), .. }) if gone && !over => {
             world.reach("extents gone while they were read");
-            active(world, task).large = Some(Large { stage: Stage::Again, tries: tries + 1 });
-            if over {
-                let text = "it was replaced again and again while it was read";
-                return Some(Err(Error::new(Status::Busy, text)));
-            }
-            let active = active(world, task);
-            let (op, target, args, payload) = lay_out(&active.what);
-            active.call = Call::new(op, target, active.deadline);
-            (active.args, active.payload) = (args, payload.into());
+            passed(world, task, claim);
+            ask_block(world, task, ack(claim, AckAction::GiveBack));
+            active(world, task).large = Some(Large { stage: Stage::Returning, tries });
             go(world, task, CallEvent::Go);
             None
         }
-        Stage::Reading { list, number, mut bytes, asked } => {
-            let header = match result {
-                Ok(header) => header,
-                Err(e) => {
-                    active(world, task).large = Some(Large { stage: Stage::Again, tries });
-                    return Some(Err(e));
-                }
-            };
-            bytes.append(&mut active(world, task).found);
-            let total = list.iter().map(|extent| extent.len as usize).sum::<usize>();
-            if bytes.len() < total {
-                let stage = Stage::Reading { list, number, bytes, asked };
-                active(world, task).large = Some(Large { stage, tries });
-                read(world, task);
-                return None;
+        Stage::Reading(Reading { claim, .. }) if gone => {
+            world.reach("extents gone while they were read");
+            if let Some(claim) = claim {
+                passed(world, task, claim);
             }
-            match storing::number(&bytes) {
-                Ok(found) if found == number => {}
-                other => {
-                    let text = format!("the extents of {number} were read as {other:?} (INV-39)");
-                    world.broken(text);
-                }
-            }
-            world.reach("value read from extents");
-            active(world, task).found = bytes;
-            Some(Ok(ReplyHeader { status: Status::Ok, ..header }))
+            again(world, task, tries + 1, over)
         }
+        Stage::Reading(reading) => has_read(world, task, reading, tries, result),
         Stage::Naming => {
             if result.is_ok() {
                 world.reach("value stored in extents");
@@ -303,6 +332,11 @@ pub(crate) fn ended(
             active(world, task).large = None;
             begin_reading(world, task, result, tries)
         }
+        Stage::Claiming => claimed(world, task, result, tries, over),
+        Stage::Settling(claim, bytes) => settled(world, task, claim, bytes, result, tries, over),
+        // Whether it was returned or had returned by itself: it is requested again.
+        Stage::Returning => again(world, task, tries, over),
+        Stage::Claimed(_) => unreachable!("the operation has ended"),
         Stage::Asking(_) => {
             active(world, task).large = Some(Large { stage, tries });
             Some(result)
@@ -317,21 +351,216 @@ fn begin_reading(
     result: Result<ReplyHeader, Error>,
     tries: u32,
 ) -> Option<Result<ReplyHeader, Error>> {
-    let listed = matches!(&result, Ok(header) if header.status == Status::Extents);
-    if !listed {
-        return Some(result);
+    if let (Err(e), Some(claim)) = (&result, claim_of(&active(world, task).what))
+        && e.status == Status::ValueTooLarge
+    {
+        world.reach("item in extents is next");
+        ask_block(world, task, claim);
+        active(world, task).large = Some(Large { stage: Stage::Claiming, tries });
+        go(world, task, CallEvent::Go);
+        return None;
     }
+    match &result {
+        Ok(header) if header.status == Status::Extents => {
+            read_list(world, task, None, tries);
+            None
+        }
+        _ => Some(result),
+    }
+}
+
+/// Reads the extents that the reply to the last call names.
+fn read_list(world: &mut World, task: usize, reserved: Option<(BlockAt, LargeItem)>, tries: u32) {
     let found = std::mem::take(&mut active(world, task).found);
     let structure = active(world, task).structure;
     let known = &world.structures[&structure].lists;
-    let (Ok(list), Some(&number)) = (extents(&found), known.get(&found)) else {
-        world.broken("a key names extents that no put has named together (INV-39)".into());
-        return Some(result);
+    let claim = match (reserved, known.get(&found)) {
+        (Some((at, item)), Some(Written::Item(key, _))) => Some(Claim { at, item, key: *key }),
+        _ => None,
     };
-    let stage = Stage::Reading { list, number, bytes: Vec::new(), asked: false };
-    active(world, task).large = Some(Large { stage, tries });
+    let (Ok(list), Some(&of)) = (extents(&found), known.get(&found)) else {
+        let text = format!("{} names extents that no put has named together (INV-39)", structure);
+        world.broken(text);
+        return finish(world, task, Err(Error::new(Status::Internal, "unknown extents")));
+    };
+    let reading = Reading { list, of, claim, bytes: Vec::new(), asked: false };
+    active(world, task).large = Some(Large { stage: Stage::Reading(reading), tries });
     read(world, task);
+}
+
+/// An extent was read, or not.
+fn has_read(
+    world: &mut World,
+    task: usize,
+    mut reading: Reading,
+    tries: u32,
+    result: Result<ReplyHeader, Error>,
+) -> Option<Result<ReplyHeader, Error>> {
+    let header = match result {
+        Ok(header) => header,
+        Err(e) => {
+            if let Some(claim) = reading.claim {
+                passed(world, task, claim);
+            }
+            active(world, task).large = Some(Large { stage: Stage::Again, tries });
+            return Some(Err(e));
+        }
+    };
+    reading.bytes.append(&mut active(world, task).found);
+    let total = reading.list.iter().map(|extent| extent.len as usize).sum::<usize>();
+    if reading.bytes.len() < total {
+        active(world, task).large = Some(Large { stage: Stage::Reading(reading), tries });
+        read(world, task);
+        return None;
+    }
+    let Reading { of, claim, bytes, .. } = reading;
+    if of.bytes() != bytes {
+        world.broken(format!("the extents of {of:?} were read as other bytes (INV-39)"));
+    }
+    let header = ReplyHeader { status: Status::Ok, ..header };
+    match claim {
+        None => {
+            world.reach("value read from extents");
+            active(world, task).found = bytes;
+            Some(Ok(header))
+        }
+        Some(claim) if reserves(&active(world, task).what) => {
+            world.reach("item in extents reserved");
+            Some(Ok(bring(world, task, claim, bytes, header, tries)))
+        }
+        Some(claim) => {
+            ask_block(world, task, ack(claim, AckAction::Done));
+            active(world, task).large = Some(Large { stage: Stage::Settling(claim, bytes), tries });
+            go(world, task, CallEvent::Go);
+            None
+        }
+    }
+}
+
+/// The operation ends with an item, as if a get had returned it.
+fn bring(
+    world: &mut World,
+    task: usize,
+    claim: Claim,
+    bytes: Vec<u8>,
+    header: ReplyHeader,
+    tries: u32,
+) -> ReplyHeader {
+    let active = active(world, task);
+    let LargeItem { number: first, deliveries } = claim.item;
+    active.told = Items { first, deliveries, lengths: vec![bytes.len() as u32] }.encode();
+    active.found = bytes;
+    active.large = Some(Large { stage: Stage::Claimed(claim), tries });
+    header
+}
+
+/// A request to a block of a queue: operation, target and arguments.
+type BlockRequest = (Op, Target, Vec<u8>);
+
+fn ask_block(world: &mut World, task: usize, (op, target, args): BlockRequest) {
+    let active = active(world, task);
+    active.call = Call::new(op, target, active.deadline);
+    (active.args, active.payload) = (args, Arc::default());
+}
+
+/// The item was reserved, and is not taken by this try.
+fn passed(world: &mut World, task: usize, claim: Claim) {
+    let span = Span { begin: active(world, task).begin, end: world.now };
+    let structure = active(world, task).structure;
+    let known = world.structures.get_mut(&structure).expect("it has a task");
+    if let Err(what) = known.queue.passed(span, claim.key, claim.item.deliveries) {
+        world.broken(what);
+    }
+}
+
+fn ack(Claim { at, item, .. }: Claim, action: AckAction) -> BlockRequest {
+    let items = vec![(item.number, item.deliveries)];
+    (Op::QueueAck, Target::Block(at), AckArgs { action, timeout_ms: 0, items }.encode())
+}
+
+/// The request for the extents of the next item, of an operation that takes or reserves items.
+fn claim_of(what: &What) -> Option<BlockRequest> {
+    let What::Queue(queueing) = what else { return None };
+    let (target, args) = queueing.claim()?;
+    Some((Op::QueueGetExtents, target, args.encode()))
+}
+
+fn reserves(what: &What) -> bool {
+    matches!(what, What::Queue(queueing) if queueing.reserves())
+}
+
+/// Begins the operation again, unless its time is over.
+fn again(
+    world: &mut World,
+    task: usize,
+    tries: u32,
+    over: bool,
+) -> Option<Result<ReplyHeader, Error>> {
+    active(world, task).large = Some(Large { stage: Stage::Again, tries });
+    if over {
+        let text = "it was replaced or moved again and again while it was read";
+        return Some(Err(Error::new(Status::Busy, text)));
+    }
+    let active = active(world, task);
+    let (op, target, args, payload) = lay_out(&active.what);
+    active.call = Call::new(op, target, active.deadline);
+    (active.args, active.payload) = (args, payload.into());
+    go(world, task, CallEvent::Go);
     None
+}
+
+/// The next item was reserved, or not.
+fn claimed(
+    world: &mut World,
+    task: usize,
+    result: Result<ReplyHeader, Error>,
+    tries: u32,
+    over: bool,
+) -> Option<Result<ReplyHeader, Error>> {
+    active(world, task).large = Some(Large { stage: Stage::Again, tries });
+    match result {
+        Ok(header) if header.status == Status::QueueEmpty => again(world, task, tries, over),
+        Ok(_) => {
+            let active = active(world, task);
+            let at = active.call.entry().expect("the block of an answered call is known").at();
+            let item = LargeItem::decode(&active.told).expect("a block's answer can be read");
+            read_list(world, task, Some((at, item)), tries);
+            None
+        }
+        Err(e) => Some(Err(e)),
+    }
+}
+
+/// The item that was read was acknowledged, or not.
+fn settled(
+    world: &mut World,
+    task: usize,
+    claim: Claim,
+    bytes: Vec<u8>,
+    result: Result<ReplyHeader, Error>,
+    tries: u32,
+    over: bool,
+) -> Option<Result<ReplyHeader, Error>> {
+    match result {
+        Ok(header) if header.value == 1 => {
+            world.reach("item in extents taken");
+            Some(Ok(bring(world, task, claim, bytes, header, tries)))
+        }
+        // It was delivered again meanwhile.
+        Ok(_) => {
+            passed(world, task, claim);
+            again(world, task, tries, over)
+        }
+        Err(e) if e.status == Status::UnknownBlock => {
+            passed(world, task, claim);
+            again(world, task, tries, over)
+        }
+        Err(e) => {
+            passed(world, task, claim);
+            active(world, task).large = Some(Large { stage: Stage::Again, tries });
+            Some(Err(e))
+        }
+    }
 }
 
 /// A request in words, for the trace.
@@ -346,14 +575,14 @@ pub fn describe(header: &RequestHeader, args: &[u8]) -> String {
     }
 }
 
-/// INV-39, in every existing store: its entries name exactly the extents that have an owner, and
-/// these make the values that were put. False if a store could not be read because a part of it is
-/// moving.
+/// INV-39, in every existing structure: its content names exactly the extents that have an owner, and
+/// these make the values that were put. False if a structure could not be read because a part of it
+/// is moving.
 pub fn judge(world: &mut World) -> bool {
     let stores = world
         .structures
         .iter()
-        .filter(|(_, k)| k.opened.kind == Kind::Kv && !k.gone && !k.lists.is_empty());
+        .filter(|(_, k)| k.opened.kind != Kind::File && !k.gone && !k.lists.is_empty());
     let stores: Vec<StructureId> = stores.map(|(id, _)| *id).collect();
     let mut read = true;
     for structure in stores {
@@ -391,18 +620,17 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<bool, String
         }
     }
     let mut due = BTreeSet::new();
-    for (list, number) in named {
-        let mut value = Vec::new();
+    for (list, of) in named {
+        let mut value: Vec<u8> = Vec::new();
         for extent in extents(&list).map_err(|e| e.to_string())? {
             let bytes = held.get(&(extent.at, extent.id));
-            value.extend(bytes.ok_or_else(|| format!("{number} names {extent:?}, which is gone"))?);
+            value.extend(bytes.ok_or_else(|| format!("{of:?} names {extent:?}, which is gone"))?);
             if !due.insert((extent.at, extent.id)) {
                 return Err(format!("{extent:?} is named twice"));
             }
         }
-        let found = storing::number(&value)?;
-        if found != number {
-            return Err(format!("the extents of {number} have the value {found}"));
+        if value != of.bytes() {
+            return Err(format!("the extents of {of:?} have other bytes"));
         }
     }
     // A server that died may have had drops that the servers of the extents had not received: no
@@ -414,10 +642,10 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<bool, String
     }
 }
 
-/// A list that an entry of a store names, and the number of its value.
-type NamedList = (Vec<u8>, u64);
+/// A list that the content of a structure names, and what it is the name of.
+type NamedList = (Vec<u8>, Written);
 
-/// The lists that the entries of a store name, with their values. `None` while a part of it moves.
+/// The lists that the content of a structure names. `None` while a part of it moves.
 fn named(world: &mut World, opened: &Opened) -> Result<Option<Vec<NamedList>>, String> {
     let mut named = Vec::new();
     for entry in &opened.map.entries {
@@ -428,8 +656,8 @@ fn named(world: &mut World, opened: &Opened) -> Result<Option<Vec<NamedList>>, S
         };
         for list in lists {
             let known = &world.structures[&opened.structure].lists;
-            let number = known.get(&list).ok_or("an entry names what no put has named")?;
-            named.push((list, *number));
+            let of = known.get(&list).ok_or("the content names what no put has named")?;
+            named.push((list, *of));
         }
     }
     Ok(Some(named))

@@ -157,6 +157,15 @@ impl QueueModel {
         Ok(keys)
     }
 
+    /// An item was reserved, by a request in this span, and not taken.
+    pub fn passed(&mut self, span: Span, key: Key, delivery: u32) -> Result<(), String> {
+        let put = self.puts.get_mut(&key).ok_or(format!("{key:?} was never put"))?;
+        match put.given.insert(delivery, span) {
+            None => Ok(()),
+            Some(_) => Err(format!("{key:?} was given out as delivery {delivery} twice")),
+        }
+    }
+
     /// A reservation was acknowledged: its item is taken for good.
     pub fn settled(&mut self, span: Span, key: Key, delivery: u32) -> Result<(), String> {
         let put = self.puts.get_mut(&key).expect("the put was delivered");

@@ -1,15 +1,18 @@
 //! The workload on queues: puts and gets of several kinds, and the judgement of their results.
 
 use crate::client::{Active, note_end};
+use crate::large::{Large, Written};
 use crate::net::Node;
 use crate::queue::{Given, HEAD, Key, Span, item};
-use crate::server::Item;
+use crate::server::{Item, Next};
+use crate::storing::has_no_room;
 use crate::world::{Known, World};
-use honeycomb_catalog::{Actor, Command, Reply};
+use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::{Error, Target};
-use honeycomb_types::{BlockAt, Kind, StructureId, Time};
+use honeycomb_types::{BlockAt, Kind, LaneId, Sequence, StructureId, Time};
+use honeycomb_wire::extents::{PutExtents, StoredWhen, extents};
 use honeycomb_wire::messages::MapEntry;
-use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, Items, put_lengths};
+use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, GetExtentsArgs, Items, put_lengths};
 use honeycomb_wire::{Op, ReplyHeader, Status};
 use std::time::Duration;
 
@@ -19,13 +22,25 @@ const ITEMS_MAX: usize = 400;
 /// Bytes of an item's entry in the block's index.
 const PLACE: usize = 4;
 
+/// The time for which a consumer reserves an item in extents that it takes. Its reads take longer now and
+/// then.
+const READ_WITHIN_MS: u32 = 300;
+
 /// An operation on a queue.
 #[derive(Debug, Clone)]
 pub enum QueueDoes {
     Put(Vec<(Key, usize)>),
+    /// A put of an item that is too large for a block.
+    PutLarge(Key, usize),
     Get {
         items: u32,
         reserve_ms: u32,
+    },
+    /// Rewrites the extents of a reserved item, if it still has those.
+    Carry {
+        held: Held,
+        list: Vec<u8>,
+        length: usize,
     },
     /// Checks a block that was left behind.
     LookBack {
@@ -82,7 +97,7 @@ pub fn choose(world: &mut World, task: usize, structure: StructureId) -> Queuein
     let puts = if (task as u64 + structure.0).is_multiple_of(2) { 7 } else { 3 };
     let kind = match world.rng.below(12) {
         n if n < puts && !full => put(world, task, structure),
-        9 if !world.tasks[task].held.is_empty() => settle(world, task),
+        9 if !world.tasks[task].held.is_empty() => settle(world, task, structure),
         10 if left.is_some() => QueueDoes::LookBack { at: left.expect("just seen") },
         11 if world.rng.chance(20_000) => {
             let now = world.now;
@@ -105,6 +120,11 @@ pub fn choose(world: &mut World, task: usize, structure: StructureId) -> Queuein
 fn put(world: &mut World, task: usize, structure: StructureId) -> QueueDoes {
     let known = &world.structures[&structure].queue;
     let (max_items, max_bytes) = (known.max_items, known.max_bytes);
+    if world.rng.chance(world.faults.large)
+        && let Some(put) = put_large(world, task, structure)
+    {
+        return put;
+    }
     let most = if max_items == 0 { 4 } else { max_items.min(4) };
     let count = if world.rng.chance(300_000) { 1 + world.rng.below(most) } else { 1 };
     let large = count == 1 && world.rng.chance(600_000);
@@ -129,20 +149,80 @@ fn put(world: &mut World, task: usize, structure: StructureId) -> QueueDoes {
     QueueDoes::Put(items)
 }
 
-fn settle(world: &mut World, task: usize) -> QueueDoes {
+/// A put of a large item, unless the bound of the queue is too small for one.
+fn put_large(world: &mut World, task: usize, structure: StructureId) -> Option<QueueDoes> {
+    let length = world.sizes.large();
+    let max_bytes = world.structures[&structure].queue.max_bytes;
+    if max_bytes > 0 && length as u64 > max_bytes {
+        return None;
+    }
+    world.tasks[task].appended += 1;
+    let key = (task as u32, world.tasks[task].appended);
+    let now = world.now;
+    let known = world.structures.get_mut(&structure).expect("just chosen");
+    known.queue.asked(now, &[(key, length)]);
+    Some(QueueDoes::PutLarge(key, length))
+}
+
+fn settle(world: &mut World, task: usize, structure: StructureId) -> QueueDoes {
     let at = world.rng.below(world.tasks[task].held.len() as u64) as usize;
+    if let Some((list, length)) = last_list(world, structure, &world.tasks[task].held[at])
+        && world.rng.chance(300_000)
+    {
+        let held = world.tasks[task].held[at].clone();
+        return QueueDoes::Carry { held, list, length };
+    }
     let held = world.tasks[task].held.swap_remove(at);
     let action = if world.rng.chance(200_000) { AckAction::GiveBack } else { AckAction::Done };
     QueueDoes::Settle { action, held }
+}
+
+/// The only list of a held item's extents, with its length. An item that was rewritten has several.
+fn last_list(world: &World, structure: StructureId, held: &Held) -> Option<(Vec<u8>, usize)> {
+    let known = world.structures.get(&structure).filter(|_| held.structure == structure)?;
+    let mut lists = known.lists.iter().filter_map(|(list, of)| match of {
+        Written::Item(key, length) if *key == held.key => Some((list.clone(), *length)),
+        _ => None,
+    });
+    lists.next().filter(|_| lists.next().is_none())
 }
 
 impl Queueing {
     /// The structure that it must use, if that cannot be chosen freely.
     pub fn structure(&self) -> Option<StructureId> {
         match &self.kind {
-            QueueDoes::Settle { held, .. } => Some(held.structure),
+            QueueDoes::Settle { held, .. } | QueueDoes::Carry { held, .. } => Some(held.structure),
             _ => None,
         }
+    }
+
+    /// The item that it writes as extents.
+    pub fn written(&self) -> Option<Written> {
+        match &self.kind {
+            QueueDoes::PutLarge(key, length) => Some(Written::Item(*key, *length)),
+            QueueDoes::Carry { held, length, .. } => Some(Written::Item(held.key, *length)),
+            _ => None,
+        }
+    }
+
+    /// The request for the extents of the next item, if it gets items.
+    pub fn claim(&self) -> Option<(Target, GetExtentsArgs)> {
+        match self.kind {
+            QueueDoes::Get { reserve_ms, .. } => {
+                let reserve_ms = if reserve_ms == 0 { READ_WITHIN_MS } else { reserve_ms };
+                Some((Target::Head, GetExtentsArgs { reserve_ms, stay: false }))
+            }
+            QueueDoes::LookBack { at } => {
+                let args = GetExtentsArgs { reserve_ms: READ_WITHIN_MS, stay: true };
+                Some((Target::Block(at), args))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it reserves items.
+    pub fn reserves(&self) -> bool {
+        matches!(self.kind, QueueDoes::Get { reserve_ms, .. } if reserve_ms > 0)
     }
 
     /// The request.
@@ -154,6 +234,13 @@ impl Queueing {
                 let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
                 put_lengths(&slices, &mut args);
                 (Op::QueuePut, Target::Tail, args, bytes.concat())
+            }
+            QueueDoes::PutLarge(..) => (Op::QueuePutExtents, Target::Tail, vec![0], Vec::new()),
+            QueueDoes::Carry { held, list, .. } => {
+                let key = held.number.to_le_bytes();
+                let put = PutExtents { when: StoredWhen::Still(list), key: &key, list: &[] };
+                let (args, payload) = put.encode();
+                (Op::QueuePutExtents, Target::Block(held.at), args, payload)
             }
             QueueDoes::Get { items, reserve_ms } => {
                 let (items, reserve_ms) = (*items, *reserve_ms);
@@ -190,6 +277,8 @@ pub fn finished(
     };
     match &queueing.kind {
         QueueDoes::Put(items) => known.queue.put(span, items),
+        QueueDoes::PutLarge(key, length) => known.queue.put(span, &[(*key, *length)]),
+        QueueDoes::Carry { .. } => Ok(()),
         QueueDoes::Close => {
             known.queue.closed.get_or_insert(now);
             Ok(())
@@ -204,8 +293,7 @@ pub fn finished(
         }
         QueueDoes::LookBack { .. } if header.status == Status::QueueEmpty => Ok(()),
         QueueDoes::Get { .. } | QueueDoes::LookBack { .. } => {
-            let reserve =
-                matches!(queueing.kind, QueueDoes::Get { reserve_ms, .. } if reserve_ms > 0);
+            let reserve = queueing.reserves();
             let told =
                 Items::decode(&active.told, active.found.len()).map_err(|e| e.to_string())?;
             let mut rest = &active.found[..];
@@ -218,7 +306,10 @@ pub fn finished(
             let how = Given { delivery: told.deliveries, reserved: reserve };
             let keys = known.queue.given(span, how, &items)?;
             if reserve {
-                let at = active.call.entry().expect("the block of an answered call is known").at();
+                let answered =
+                    || active.call.entry().expect("the block of an answered call is known");
+                let claimed = active.large.as_ref().and_then(Large::claimed);
+                let at = claimed.unwrap_or_else(|| answered().at());
                 let structure = known.opened.structure;
                 let deliveries = told.deliveries;
                 held.extend(keys.into_iter().zip(told.first..).map(|(key, number)| Held {
@@ -249,15 +340,17 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
         _ => ended,
     };
     match &queueing.kind {
-        QueueDoes::Put(items) => match e.status {
-            _ if unknown => known.queue.put(Span { end: Time::NEVER, ..span }, items),
-            Status::QueueFull
-            | Status::OutOfMemory
-            | Status::QuotaExceeded
-            | Status::Unavailable
-            | Status::DeadlineExceeded => known.queue.refused(items),
-            Status::QueueClosed if known.queue.closing.is_some() => known.queue.refused(items),
-            _ => Err(format!("a put ended with {e}")),
+        QueueDoes::Put(items) => put_failed(known, items, unknown, span, e),
+        // The extents may have been gone in every try.
+        QueueDoes::PutLarge(key, length) if e.status == Status::Busy => {
+            known.queue.refused(&[(*key, *length)])
+        }
+        QueueDoes::PutLarge(key, length) => put_failed(known, &[(*key, *length)], unknown, span, e),
+        QueueDoes::Carry { .. } => match e.status {
+            Status::UnknownBlock | Status::DeadlineExceeded | Status::Busy => Ok(()),
+            status if has_no_room(status) => Ok(()),
+            _ if unknown || ended => Ok(()),
+            _ => Err(format!("an evacuation ended with {e}")),
         },
         QueueDoes::Get { items, reserve_ms } => match e.status {
             _ if unknown && *reserve_ms == 0 => {
@@ -272,7 +365,9 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
                 known.queue.haze();
                 Ok(())
             }
-            _ if ended || e.status == Status::DeadlineExceeded => Ok(()),
+            // The extents of the next item were gone in every try.
+            Status::Busy | Status::DeadlineExceeded => Ok(()),
+            _ if ended => Ok(()),
             _ => Err(format!("a get ended with {e}")),
         },
         QueueDoes::LookBack { .. } => match e.status {
@@ -284,7 +379,7 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
                 known.queue.ended(span);
                 Ok(())
             }
-            Status::UnknownBlock | Status::DeadlineExceeded => Ok(()),
+            Status::UnknownBlock | Status::DeadlineExceeded | Status::Busy => Ok(()),
             _ if ended => Ok(()),
             _ => Err(format!("a look back ended with {e}")),
         },
@@ -303,6 +398,25 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
             Status::OutOfMemory | Status::QuotaExceeded | Status::Unavailable => Ok(()),
             _ => Err(format!("a close ended with {e}")),
         },
+    }
+}
+
+fn put_failed(
+    known: &mut Known,
+    items: &[(Key, usize)],
+    unknown: bool,
+    span: Span,
+    e: &Error,
+) -> Result<(), String> {
+    match e.status {
+        _ if unknown => known.queue.put(Span { end: Time::NEVER, ..span }, items),
+        Status::QueueFull
+        | Status::OutOfMemory
+        | Status::QuotaExceeded
+        | Status::Unavailable
+        | Status::DeadlineExceeded => known.queue.refused(items),
+        Status::QueueClosed if known.queue.closing.is_some() => known.queue.refused(items),
+        _ => Err(format!("a put ended with {e}")),
     }
 }
 
@@ -347,6 +461,19 @@ fn empty_out(world: &mut World, structure: StructureId) -> Option<Vec<Item>> {
     None
 }
 
+/// The bytes of a list of extents, directly from their blocks.
+fn read_extents(world: &mut World, opened: &Opened, list: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for extent in extents(list).expect("a block's answer can be read") {
+        let server = world.servers.iter_mut().find(|s| s.is(extent.at.block.server()));
+        match server.and_then(|server| server.extent(opened, extent)) {
+            Some(found) => bytes.extend(found),
+            None => world.broken(format!("an item names {extent:?}, which is gone (INV-39)")),
+        }
+    }
+    bytes
+}
+
 /// Takes the content of the queue's present blocks; returns false if one has moved meanwhile.
 fn empty_blocks(
     world: &mut World,
@@ -358,14 +485,21 @@ fn empty_blocks(
     let command = Command::ReopenStructure { actor: Actor::driver(id), job: id, structure };
     let Ok(Reply::Opened(opened)) = world.command_of(id, command) else { return None };
     for entry in &opened.map.entries {
-        let (at, mut sequence, mut tries) = (entry.at, 1, 0);
+        let (at, mut tries) = (entry.at, 0);
+        let mut lane = (LaneId(lane), Sequence(1));
         loop {
             let ix = world.servers.iter().position(|s| s.is(at.block.server()));
             // It moved, and its server has ended.
             let Some(ix) = ix else { return Some(false) };
             let now = world.local(Node::Server(ix));
-            match world.servers[ix].take_next(now, &opened, at, (lane, sequence)) {
-                Ok(Some(item)) => items.push(item),
+            match world.servers[ix].take_next(now, &opened, at, &mut lane) {
+                Ok(Some(Next::Item(item))) => items.push(item),
+                Ok(Some(Next::List(item, list))) => {
+                    let bytes = read_extents(world, &opened, &list);
+                    items.push((item.deliveries, bytes));
+                    world.reach("item in extents left");
+                    world.servers[ix].take_list(now, &opened, at, &mut lane, item);
+                }
                 Ok(None) => break,
                 Err((Status::WrongEpoch | Status::UnknownBlock, _)) => return Some(false),
                 // It is in a lower tier, and others must leave the write cache for it.
@@ -379,7 +513,6 @@ fn empty_blocks(
                     continue;
                 }
             }
-            sequence += 1;
         }
     }
     Some(true)

@@ -13,12 +13,15 @@ use honeycomb_server::{
 use honeycomb_structures::{Answer, Outcome, Payload, Registry, Ticket};
 use honeycomb_types::limits::MOVING_MAX;
 use honeycomb_types::{
-    BlockAt, BlockUnits, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierIx,
-    TierSpec, Time,
+    BlockAt, BlockUnits, Generation, Kind, LaneId, PrefixId, Sequence, ServerId, SessionId,
+    ShardIx, TierClass, TierIx, TierSpec, Time,
 };
 use honeycomb_wire::data::{Brings, ReadArgs, ScanArgs, Scanned, scanned};
+use honeycomb_wire::extents::ExtentRef;
 use honeycomb_wire::messages::OpenBlockRequest;
-use honeycomb_wire::queue::{GetArgs, Items};
+use honeycomb_wire::queue::{
+    AckAction, AckArgs, GetArgs, GetExtentsArgs, Items, LargeItem, large_items,
+};
 use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -149,6 +152,15 @@ pub struct SimServer {
 
 /// An item left in a queue: the number of its delivery, and its bytes.
 pub type Item = (u32, Vec<u8>);
+
+/// The next item of a queue: taken, or reserved with the list of its extents.
+pub enum Next {
+    Item(Item),
+    List(LargeItem, Vec<u8>),
+}
+
+/// A lane, and the number of its next request.
+pub type Lane = (LaneId, Sequence);
 
 /// The result of a request's arrival.
 pub enum Taken {
@@ -399,7 +411,21 @@ impl SimServer {
         Ok(extents)
     }
 
-    /// The lists of a block's values that are extents, read as by a client. `None` while a part of
+    /// An extent, read as by a client; `None` if it is gone.
+    pub fn extent(
+        &mut self,
+        opened: &honeycomb_catalog::Opened,
+        ExtentRef { at, id, .. }: ExtentRef,
+    ) -> Option<Vec<u8>> {
+        let access = self.reader(opened);
+        let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::ExtentGet) };
+        let answer = self.read_at_once(&access, &header, &id.to_le_bytes());
+        let there = answer.status == Status::Ok;
+        let bytes = self.reply(Caller::Nobody, &header, answer).payload.into_bytes();
+        there.then_some(bytes)
+    }
+
+    /// The lists of a block's values or items that are extents, read as by a client. `None` while a part of
     /// the block moves.
     pub fn listed(
         &mut self,
@@ -407,6 +433,9 @@ impl SimServer {
         at: BlockAt,
         (start, end): (u64, u64),
     ) -> Result<Option<Vec<Vec<u8>>>, String> {
+        if opened.kind == Kind::Queue {
+            return self.listed_items(opened, at);
+        }
         let access = self.reader(opened);
         let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvScan) };
         let (mut cursor, mut listed) = (start, Vec::new());
@@ -432,6 +461,27 @@ impl SimServer {
                 return Ok(Some(listed));
             }
             cursor = next;
+        }
+    }
+
+    /// The same, of a block of a queue.
+    fn listed_items(
+        &mut self,
+        opened: &honeycomb_catalog::Opened,
+        at: BlockAt,
+    ) -> Result<Option<Vec<Vec<u8>>>, String> {
+        let access = self.reader(opened);
+        let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::QueueLists) };
+        let answer = self.read_at_once(&access, &header, &[0; 8]);
+        let status = answer.status;
+        let page = self.reply(Caller::Nobody, &header, answer).payload.into_bytes();
+        match status {
+            Status::Ok => {
+                let items = large_items(&page).map_err(|e| e.to_string())?;
+                Ok(Some(items.into_iter().map(|(_, list)| list.to_vec()).collect()))
+            }
+            Status::Busy => Ok(None),
+            other => Err(format!("{at:?} cannot name its lists: {}", other.name())),
         }
     }
 
@@ -669,21 +719,17 @@ impl SimServer {
         now: Time,
         opened: &honeycomb_catalog::Opened,
         at: BlockAt,
-        (lane, sequence): (u32, u64),
-    ) -> Result<Option<Item>, (Status, String)> {
-        let session = SessionId(u128::MAX - 1);
-        let access = CallerAccess { session, window: 16, ..self.reader(opened) };
-        let mut args = Vec::new();
+        lane: &mut Lane,
+    ) -> Result<Option<Next>, (Status, String)> {
+        let (mut op, mut args) = (Op::QueueGet, Vec::new());
         GetArgs { items: 1, bytes: 1, reserve_ms: 0, stay: true }.put(&mut args);
-        let sequence = honeycomb_types::Sequence(sequence);
-        let lane = honeycomb_types::LaneId(lane);
-        let op = RequestHeader::new(Op::QueueGet);
-        let header = RequestHeader { at, grant: 1, lane, sequence, ack_lag: 1, ..op };
-        let ticket = self.ticket();
-        let outcome = self.shard(at).apply(now, &access, &header, &args, &[], ticket);
-        let Outcome::Done(Answer { status, payload, args, .. }) = outcome else {
-            panic!("a get that may not wait waits")
-        };
+        let mut answer = self.change_at_once(now, opened, at, lane, op, &args);
+        if answer.status == Status::ValueTooLarge {
+            op = Op::QueueGetExtents;
+            args = GetExtentsArgs { reserve_ms: 60_000, stay: true }.encode();
+            answer = self.change_at_once(now, opened, at, lane, op, &args);
+        }
+        let Answer { status, payload, args, .. } = answer;
         match status {
             Status::Ok => {}
             Status::Busy | Status::WrongEpoch | Status::UnknownBlock => {
@@ -696,8 +742,51 @@ impl SimServer {
             Payload::Pinned(pin) => pin.bytes().to_vec(),
             _ => Vec::new(),
         };
-        let told = Items::decode(&args, bytes.len()).expect("a block's answer can be read");
-        Ok(Some((told.deliveries, bytes)))
+        let readable = "a block's answer can be read";
+        if op == Op::QueueGetExtents {
+            return Ok(Some(Next::List(LargeItem::decode(&args).expect(readable), bytes)));
+        }
+        let told = Items::decode(&args, bytes.len()).expect(readable);
+        Ok(Some(Next::Item((told.deliveries, bytes))))
+    }
+
+    /// Acknowledges an item in extents that was taken.
+    pub fn take_list(
+        &mut self,
+        now: Time,
+        opened: &honeycomb_catalog::Opened,
+        at: BlockAt,
+        lane: &mut Lane,
+        item: LargeItem,
+    ) {
+        let items = vec![(item.number, item.deliveries)];
+        let args = AckArgs { action: AckAction::Done, timeout_ms: 0, items }.encode();
+        let answer = self.change_at_once(now, opened, at, lane, Op::QueueAck, &args);
+        assert_eq!((answer.status, answer.value), (Status::Ok, 1), "it was just reserved");
+    }
+
+    /// Changes a block with a request that does not wait.
+    fn change_at_once(
+        &mut self,
+        now: Time,
+        opened: &honeycomb_catalog::Opened,
+        at: BlockAt,
+        lane: &mut Lane,
+        op: Op,
+        args: &[u8],
+    ) -> Answer {
+        let session = SessionId(u128::MAX - 1);
+        let access = CallerAccess { session, window: 16, ..self.reader(opened) };
+        let (of, sequence) = *lane;
+        let header = RequestHeader { at, grant: 1, ack_lag: 1, ..RequestHeader::new(op) };
+        let header = RequestHeader { lane: of, sequence, ..header };
+        let ticket = self.ticket();
+        let outcome = self.shard(at).apply(now, &access, &header, args, &[], ticket);
+        let Outcome::Done(answer) = outcome else { panic!("{} does not wait here", op.name()) };
+        if answer.executed() {
+            lane.1.0 += 1;
+        }
+        answer
     }
 
     /// Advances the server in time.

@@ -4,6 +4,7 @@
 use crate::accounts::{self, ACCOUNTS};
 use crate::client::{Active, TASKS};
 use crate::kv::{Did, HISTORY_MAX, LARGE, LONG, Op as KvOp, linearizable};
+use crate::large::Written;
 use crate::sizes::Sizes;
 use crate::world::{Known, World};
 use honeycomb_client::Target;
@@ -185,7 +186,7 @@ fn last_list(known: &Known, key: &[u8]) -> Option<(Vec<u8>, u64)> {
     let number = history.iter().rev().find_map(|op| large_of(op.did))?;
     // A value that was rewritten because extents were gone has several lists: the current one is
     // unknown.
-    let mut lists = known.lists.iter().filter(|(_, of)| **of == number);
+    let mut lists = known.lists.iter().filter(|(_, of)| **of == Written::Value(number));
     let (list, _) = lists.next().filter(|_| lists.next().is_none())?;
     Some((list.clone(), number))
 }
@@ -530,7 +531,8 @@ pub fn judge_answer(
             let answer = by_list(header.status);
             reach.push(if answer.is_ok() { "large value taken" } else { "large value not taken" });
             // An evacuated value has another list, and still exists.
-            let carried = known.lists.values().filter(|of| *of == number).count() > 1;
+            let carried =
+                known.lists.values().filter(|of| **of == Written::Value(*number)).count() > 1;
             if answer == Err(true) && carried {
                 return Ok(());
             }
@@ -740,7 +742,10 @@ fn scanned(
             Scanned::Value(bytes) => number(bytes)?,
             Scanned::Extents(list) => {
                 reach.push("value in extents scanned");
-                *known.lists.get(list).ok_or("a page names extents that no put has named")?
+                let of =
+                    known.lists.get(list).ok_or("a page names extents that no put has named")?;
+                let Written::Value(number) = *of else { return Err("a page names an item".into()) };
+                number
             }
         };
         if seen.insert(key.to_vec(), number).is_some() {

@@ -9,6 +9,7 @@ use crate::controller::{Question, Said, SimController, TICK, Told};
 use crate::copies::Copies;
 use crate::faults::{Faults, Shape};
 use crate::file::FileModel;
+use crate::large::Written;
 use crate::moves::Line;
 use crate::net::{CLIENTS, Net, Node, SERVERS};
 use crate::queue::QueueModel;
@@ -153,8 +154,8 @@ pub struct Known {
     pub queue: QueueModel,
     pub history: BTreeMap<Vec<u8>, Vec<crate::kv::Op>>,
     pub accounts: Vec<accounts::Op>,
-    /// Every list of extents that a put has named, with its value.
-    pub lists: BTreeMap<Vec<u8>, u64>,
+    /// Every list of extents that a put has named, with its content.
+    pub lists: BTreeMap<Vec<u8>, Written>,
     /// The key of the last large value.
     pub large_key: Option<Vec<u8>>,
     /// Its end is known: removed, expired or lost.

@@ -1,4 +1,4 @@
-//! Blocks in which a kv keeps the extents of its large values (ADR 0018).
+//! Blocks in which a structure keeps the extents of its large values (ADR 0018).
 //!
 //! These blocks belong to the structure like its other blocks: they are logged, listed in inventories,
 //! counted in quotas, and lost and freed with it. They have no range and are in no map, because entries name
@@ -136,6 +136,7 @@ impl Catalog {
         assert_eq!(times, 1, "INV-39: {at:?} is listed {times} times as a block of extents");
         let (j, version) = (structure.job, structure.version);
         self.give_back(j, s, at.block, effects);
+        self.awaits_fewer(s, effects);
         Ok(Reply::Sealed { version: honeycomb_types::MapVersion(version) })
     }
 }

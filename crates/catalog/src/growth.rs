@@ -132,6 +132,7 @@ impl Catalog {
         growth.granted.pop_back();
         let j = structure.job;
         self.give_back(j, s, successor.block, effects);
+        self.awaits_fewer(s, effects);
         Ok(Reply::Done)
     }
 
@@ -147,6 +148,7 @@ impl Catalog {
         for block in spares {
             self.give_back(j, s, block, effects);
         }
+        self.awaits_fewer(s, effects);
     }
 
     /// The seal of a block of the successor list, if it was received.

@@ -565,6 +565,7 @@ impl Catalog {
             );
             if !Bug::MoveCancelLeaks.active() {
                 self.give_back(j, s, mv.target, effects);
+                self.awaits_fewer(s, effects);
             }
         }
     }

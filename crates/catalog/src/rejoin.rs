@@ -283,6 +283,17 @@ impl Catalog {
         }
     }
 
+    /// A structure has a block less. If its tail waits only for the server of that block, it waits no
+    /// longer.
+    pub(crate) fn awaits_fewer(&mut self, s: u32, effects: &mut Vec<Effect>) {
+        if Bug::AheadKeptWaiting.active() {
+            return;
+        }
+        if self.awaited.queues.remove(&self.structures[s].id) {
+            self.tell_ahead(s, effects);
+        }
+    }
+
     /// Whether a queue has blocks whose taken items are not reported yet: its tail receives the number of
     /// items ahead later.
     pub(crate) fn awaits_blocks_of(&mut self, s: u32) -> bool {

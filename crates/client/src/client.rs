@@ -632,13 +632,17 @@ impl Client {
         Ok(Structure::new(self.0.context.clone(), job, join(path, name), opened))
     }
 
-    /// Opens a key-value store by its number.
-    pub(crate) fn open_kv_by_id(&self, job: JobId, structure: StructureId) -> Result<Kv, Error> {
+    /// Opens a structure by its number.
+    pub(crate) fn open_by_id(
+        &self,
+        job: JobId,
+        structure: StructureId,
+    ) -> Result<Structure, Error> {
         let body = ReopenStructureRequest { job: job.0, structure: structure.0 };
         let reply: OpenStructureReply = self.ask(Op::ReopenStructure, &body)?;
         let opened = opened(reply)?;
         let address = format!("{structure} of {job}");
-        handle(Structure::new(self.0.context.clone(), job, address, opened))
+        Ok(Structure::new(self.0.context.clone(), job, address, opened))
     }
 
     /// Opens a structure as its own kind.
@@ -736,7 +740,7 @@ fn opened(reply: OpenStructureReply) -> Result<OpenedStructure, Error> {
 }
 
 /// The handle of a structure; `WrongKind` if it has another kind.
-fn handle<H: Handle>(structure: Structure) -> Result<H, Error> {
+pub(crate) fn handle<H: Handle>(structure: Structure) -> Result<H, Error> {
     of_kind(structure, H::KIND).map(H::new)
 }
 

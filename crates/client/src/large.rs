@@ -1,5 +1,5 @@
 //! Values of more than an eighth of a block: written and read as extents in separate blocks (ADR
-//! 0018).
+//! 0018). Items of queues as well (`large_items.rs`).
 //!
 //! Writing: the value is divided into pieces of equal length, each piece is written to a block of
 //! extents, and then one put names them all. No reader sees any part of the value before that put.
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::kv::Kv;
 use crate::many::run_many;
 use crate::route::Target;
-use crate::structure::{Args, Exchange, Replied};
+use crate::structure::{Args, Exchange, Replied, Structure};
 use crate::transport::{Sink, make_length};
 use crate::writing::{WriteStep, Writing};
 use honeycomb_types::limits::{ARGS_MAX, EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How often a value is rewritten if its extents are gone at the put.
-const TRIES: u32 = 4;
+pub(crate) const TRIES: u32 = 4;
 /// Pieces that are sent to one block at a time, as far as it has space: an empty block holds this
 /// many pieces of maximum length.
 const AT_ONCE: usize = LARGE_FRACTION as usize;
@@ -34,47 +34,27 @@ const AT_ONCE: usize = LARGE_FRACTION as usize;
 const KEEP_AT_ONCE: usize = 4096;
 const _: () = assert!(8 * KEEP_AT_ONCE <= ARGS_MAX);
 /// How often extents are retained while a value is being written.
-const KEEP_EVERY: Duration = Duration::from_millis(EXTENT_PENDING_MS / 4);
+pub(crate) const KEEP_EVERY: Duration = Duration::from_millis(EXTENT_PENDING_MS / 4);
 
-impl Kv {
-    /// Maximum bytes of a value in its key's own block: an eighth of the block.
-    pub fn plain_limit(&self) -> usize {
+/// The extents of the large values of a structure: a value is in extents if it is longer than an eighth of a
+/// block.
+pub(crate) struct Extents<'a>(pub &'a Structure);
+
+impl Extents<'_> {
+    /// Maximum bytes of an extent, an eighth of a block.
+    pub fn piece_limit(&self) -> usize {
         (self.0.block_size() / LARGE_FRACTION) as usize
     }
 
-    /// Maximum bytes of one value.
+    /// Maximum bytes of a value.
     pub fn value_limit(&self) -> usize {
         usize::try_from(kv_value_max(self.0.block_size())).unwrap_or(usize::MAX)
     }
 
-    /// Stores a value that is too large for its key's block.
-    pub(crate) fn put_large(
-        &self,
-        key: &[u8],
-        when: StoredWhen<'_>,
-        value: &[&[u8]],
-    ) -> Result<Replied, Error> {
-        let mut tries = 0;
-        loop {
-            let list = put_extents(&self.write_extents(value)?);
-            let (args, payload) = PutExtents { when, key, list: &list }.encode();
-            match self.send_one(Op::KvPutExtents, key, &args, &[&payload], Sink::None) {
-                Err(e) if e.status == Status::ExtentGone => {
-                    tries += 1;
-                    if tries == TRIES {
-                        let what = format!("could not be stored in {TRIES} tries: {}", e.message);
-                        return Err(self.about(Status::Busy, key, &what));
-                    }
-                }
-                other => return other,
-            }
-        }
-    }
-
-    /// Writes a value as extents that no entry names yet.
-    pub(crate) fn write_extents(&self, value: &[&[u8]]) -> Result<Vec<ExtentRef>, Error> {
+    /// Writes a value as extents that nothing names yet.
+    pub fn write(&self, value: &[&[u8]]) -> Result<Vec<ExtentRef>, Error> {
         let length = value.iter().map(|part| part.len()).sum();
-        let mut writing = Writing::new(length, self.plain_limit());
+        let mut writing = Writing::new(length, self.piece_limit());
         let pieces = writing.cut(value);
         let mut kept = self.0.now();
         loop {
@@ -101,7 +81,7 @@ impl Kv {
                 sink: Sink::None,
                 wait_until: None,
             });
-            for (i, result) in some.iter().zip(run_many(&self.0, exchanges.collect())) {
+            for (i, result) in some.iter().zip(run_many(self.0, exchanges.collect())) {
                 let result = result.map(|replied| replied.header.value);
                 self.0.with_routing(|routing| writing.wrote(routing, at, *i, result))?;
             }
@@ -110,7 +90,7 @@ impl Kv {
     }
 
     /// Retains extents that are still needed, when the interval has elapsed.
-    pub(crate) fn keep_on<'a>(
+    pub fn keep_on<'a>(
         &self,
         kept: &mut Time,
         written: impl IntoIterator<Item = &'a ExtentRef>,
@@ -119,11 +99,11 @@ impl Kv {
             return Ok(());
         }
         *kept = self.0.now();
-        self.keep_extents(written.into_iter())
+        self.keep(written.into_iter())
     }
 
     /// Retains extents that are still needed. Whether they exist is checked when a put names them.
-    fn keep_extents<'a>(&self, list: impl Iterator<Item = &'a ExtentRef>) -> Result<(), Error> {
+    fn keep<'a>(&self, list: impl Iterator<Item = &'a ExtentRef>) -> Result<(), Error> {
         let mut blocks: BTreeMap<BlockAt, Vec<u8>> = BTreeMap::new();
         for extent in list {
             blocks.entry(extent.at).or_default().extend_from_slice(&extent.id.to_le_bytes());
@@ -138,13 +118,125 @@ impl Kv {
                 wait_until: None,
             })
         });
-        for result in run_many(&self.0, parts.collect()) {
+        for result in run_many(self.0, parts.collect()) {
             match result {
                 Err(e) if e.status != Status::ExtentGone => return Err(e),
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Reads a value from its extents; returns false if one of them is gone.
+    pub fn read(&self, list: &[u8], sink: Sink<'_>) -> Result<bool, Error> {
+        let total = self.length_of(list)?;
+        let too_short = |text: String| Err(Error::new(Status::InvalidArgument, text));
+        match sink {
+            Sink::Vec(out) => {
+                make_length(out, total);
+                self.read_into(list, out)
+            }
+            Sink::Room(room) => {
+                let out = room.room(total);
+                self.read_into(list, &mut out[..total])
+            }
+            Sink::Slice(out) if total <= out.len() => self.read_into(list, &mut out[..total]),
+            Sink::Slice(_) | Sink::Descriptor(_) | Sink::None => too_short(format!(
+                "{}: the value has {total} bytes, more than the buffer",
+                self.0.address()
+            )),
+        }
+    }
+
+    /// The length of a value that a reply names by its extents, if there can be such a value: memory of
+    /// this length is allocated.
+    pub fn length_of(&self, list: &[u8]) -> Result<usize, Error> {
+        let (most, total) = (kv_value_max(self.0.block_size()), value_length(list));
+        if extents(list)?.iter().any(|extent| extent.len == 0) || total > most {
+            let text = format!(
+                "{}: a reply names a value by extents of {total} bytes; a value has at most {most} \
+                 bytes, and no extent is empty",
+                self.0.address()
+            );
+            return Err(Error::new(Status::BadFrame, text));
+        }
+        Ok(total as usize)
+    }
+
+    /// As `read`, for exactly as many bytes as `out` has.
+    pub fn read_into(&self, list: &[u8], mut out: &mut [u8]) -> Result<bool, Error> {
+        let list = extents(list)?;
+        self.0.know_servers(&list)?;
+        let ids: Vec<[u8; 8]> = list.iter().map(|extent| extent.id.to_le_bytes()).collect();
+        let mut exchanges = Vec::with_capacity(list.len());
+        for (extent, id) in list.iter().zip(&ids) {
+            let (part, rest) = out.split_at_mut(extent.len as usize);
+            out = rest;
+            exchanges.push(Exchange {
+                op: Op::ExtentGet,
+                target: Target::Extents(extent.at),
+                args: Args::Fixed(id),
+                payload: &[],
+                sink: Sink::Slice(part),
+                wait_until: None,
+            });
+        }
+        assert!(out.is_empty(), "INV-39: no extent has the last {} bytes of a value", out.len());
+        for (result, extent) in run_many(self.0, exchanges).into_iter().zip(&list) {
+            match result {
+                Ok(replied) if replied.header.payload_len == extent.len => {}
+                Ok(replied) => {
+                    let text = format!(
+                        "the reply to a read of a {}-byte extent has {} bytes",
+                        extent.len, replied.header.payload_len
+                    );
+                    return Err(Error::new(Status::BadFrame, text));
+                }
+                Err(e) if e.status == Status::ExtentGone => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Kv {
+    pub(crate) fn extents(&self) -> Extents<'_> {
+        Extents(&self.0)
+    }
+
+    /// Maximum bytes of a value in its key's own block: an eighth of the block.
+    pub fn plain_limit(&self) -> usize {
+        self.extents().piece_limit()
+    }
+
+    /// Maximum bytes of one value.
+    pub fn value_limit(&self) -> usize {
+        self.extents().value_limit()
+    }
+
+    /// Stores a value that is too large for its key's block.
+    pub(crate) fn put_large(
+        &self,
+        key: &[u8],
+        when: StoredWhen<'_>,
+        value: &[&[u8]],
+    ) -> Result<Replied, Error> {
+        let mut tries = 0;
+        loop {
+            let list = put_extents(&self.extents().write(value)?);
+            let (args, payload) = PutExtents { when, key, list: &list }.encode();
+            match self.send_one(Op::KvPutExtents, key, &args, &[&payload], Sink::None) {
+                Err(e) if e.status == Status::ExtentGone => {
+                    tries += 1;
+                    if tries == TRIES {
+                        let what = format!("could not be stored in {TRIES} tries: {}", e.message);
+                        return Err(self.about(Status::Busy, key, &what));
+                    }
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Reads the value of a key, from its extents if needed. Returns the reply to `KvGet` and the
@@ -167,7 +259,7 @@ impl Kv {
                     }
                     Some(replied.header.payload_len as u64)
                 }
-                Status::Extents if self.read_extents(&replied.args, sink.reborrow())? => {
+                Status::Extents if self.extents().read(&replied.args, sink.reborrow())? => {
                     Some(value_length(&replied.args))
                 }
                 Status::Extents => {
@@ -189,78 +281,6 @@ impl Kv {
         Err(self.about(Status::Busy, key, what))
     }
 
-    /// Reads a value from its extents; returns false if one of them is gone.
-    fn read_extents(&self, list: &[u8], sink: Sink<'_>) -> Result<bool, Error> {
-        let total = self.length_of(list)?;
-        let too_short = |text: String| Err(Error::new(Status::InvalidArgument, text));
-        match sink {
-            Sink::Vec(out) => {
-                make_length(out, total);
-                self.read_into(list, out)
-            }
-            Sink::Room(room) => {
-                let out = room.room(total);
-                self.read_into(list, &mut out[..total])
-            }
-            Sink::Slice(out) if total <= out.len() => self.read_into(list, &mut out[..total]),
-            Sink::Slice(_) | Sink::Descriptor(_) | Sink::None => too_short(format!(
-                "{}: the value has {total} bytes, more than the buffer",
-                self.0.address()
-            )),
-        }
-    }
-
-    /// The length of a value that a reply names by its extents, if a store can have such a value: memory of
-    /// this length is allocated.
-    pub(crate) fn length_of(&self, list: &[u8]) -> Result<usize, Error> {
-        let (most, total) = (kv_value_max(self.0.block_size()), value_length(list));
-        if extents(list)?.iter().any(|extent| extent.len == 0) || total > most {
-            let text = format!(
-                "{}: a reply names a value by extents of {total} bytes; a value has at most {most} \
-                 bytes, and no extent is empty",
-                self.0.address()
-            );
-            return Err(Error::new(Status::BadFrame, text));
-        }
-        Ok(total as usize)
-    }
-
-    /// As `read_extents`, for exactly as many bytes as `out` has.
-    pub(crate) fn read_into(&self, list: &[u8], mut out: &mut [u8]) -> Result<bool, Error> {
-        let list = extents(list)?;
-        self.0.know_servers(&list)?;
-        let ids: Vec<[u8; 8]> = list.iter().map(|extent| extent.id.to_le_bytes()).collect();
-        let mut exchanges = Vec::with_capacity(list.len());
-        for (extent, id) in list.iter().zip(&ids) {
-            let (part, rest) = out.split_at_mut(extent.len as usize);
-            out = rest;
-            exchanges.push(Exchange {
-                op: Op::ExtentGet,
-                target: Target::Extents(extent.at),
-                args: Args::Fixed(id),
-                payload: &[],
-                sink: Sink::Slice(part),
-                wait_until: None,
-            });
-        }
-        assert!(out.is_empty(), "INV-39: no extent has the last {} bytes of a value", out.len());
-        for (result, extent) in run_many(&self.0, exchanges).into_iter().zip(&list) {
-            match result {
-                Ok(replied) if replied.header.payload_len == extent.len => {}
-                Ok(replied) => {
-                    let text = format!(
-                        "the reply to a read of a {}-byte extent has {} bytes",
-                        extent.len, replied.header.payload_len
-                    );
-                    return Err(Error::new(Status::BadFrame, text));
-                }
-                Err(e) if e.status == Status::ExtentGone => return Ok(false),
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(true)
-    }
-
     /// The value of a scanned entry; `None` if the key no longer has one.
     pub(crate) fn scanned_value(
         &self,
@@ -272,7 +292,7 @@ impl Kv {
             Scanned::Extents(list) => list,
         };
         let mut out = Vec::new();
-        if self.read_extents(list, Sink::Vec(&mut out))? || self.get(key, &mut out)? {
+        if self.extents().read(list, Sink::Vec(&mut out))? || self.get(key, &mut out)? {
             return Ok(Some(out));
         }
         Ok(None)

@@ -5,7 +5,7 @@ use crate::interrupt;
 use crate::route::Target;
 use crate::structure::{Args, Exchange, LOOK_BACK, Replied, Structure, WAIT_STEP_MS};
 use crate::transport::Sink;
-use honeycomb_types::limits::{LARGE_FRACTION, QUEUE_ACK_MAX, QUEUE_BATCH_MAX};
+use honeycomb_types::limits::{QUEUE_ACK_MAX, QUEUE_BATCH_MAX};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Filter, kinds};
@@ -66,11 +66,6 @@ impl Queue {
         &self.structure
     }
 
-    /// Maximum bytes of one item: an eighth of a block, less its entry in the index.
-    pub fn item_limit(&self) -> usize {
-        (self.structure.block_size() / LARGE_FRACTION) as usize - 4
-    }
-
     /// The bounds, in items and in bytes; 0 for none.
     pub fn bounds(&self) -> (u64, u64) {
         self.structure.bounds()
@@ -78,7 +73,8 @@ impl Queue {
 
     /// Puts an item at the end, after a wait of up to `wait` for space. `QueueFull` if there is
     /// none (or if a signal to the thread, or its interrupt, ended the wait and there is still
-    /// none), `QueueClosed` after `close`, `ValueTooLarge` above `item_limit`.
+    /// none), `QueueClosed` after `close`, `ValueTooLarge` above `item_limit`. An item of more than an eighth
+    /// of a block is sent in pieces, each with the deadline of a call.
     pub fn put(&self, item: &[u8], wait: Duration) -> Result<(), Error> {
         self.put_batch(&[item], self.structure.now() + wait).map(drop)
     }
@@ -101,7 +97,7 @@ impl Queue {
         let part = |bound: u64| if bound == 0 { usize::MAX } else { (bound / 4).max(1) as usize };
         let (max_items, max_bytes) = self.structure.bounds();
         let most = (QUEUE_BATCH_MAX as usize).min(part(max_items));
-        let limit = self.item_limit().min(PUT_BATCH_BYTES).min(part(max_bytes));
+        let limit = self.plain_limit().min(PUT_BATCH_BYTES).min(part(max_bytes));
         let mut bytes = 0;
         let fits = |item: &&&[u8]| {
             bytes += item.len() + 4;
@@ -116,8 +112,12 @@ impl Queue {
         let (count, most) = (items.len(), QUEUE_BATCH_MAX as usize);
         assert!(count <= most, "INV-22: {count} items are put with one request, at most {most}");
         let longest = items.iter().map(|item| item.len()).max().unwrap_or(0);
-        let why = ", an eighth of a block, less 4 bytes";
+        let why = ", the most that blocks of this size can hold";
         self.structure.check_length("an item", longest, self.item_limit(), why)?;
+        if longest > self.plain_limit() {
+            assert_eq!(count, 1, "INV-22: a large item is put together with others");
+            return self.put_large(items[0], until);
+        }
         let mut args = Vec::new();
         put_lengths(items, &mut args);
         loop {
@@ -258,16 +258,28 @@ impl Queue {
         args: GetArgs,
         until: Time,
     ) -> Result<(Vec<Delivery>, bool), Error> {
-        let (mut encoded, mut payload) = (Vec::new(), Vec::new());
+        let mut encoded = Vec::new();
         args.put(&mut encoded);
-        let replied = self.structure.run(Exchange {
-            op: Op::QueueGet,
-            target,
-            args: Args::Fixed(&encoded),
-            payload: &[],
-            sink: Sink::Vec(&mut payload),
-            wait_until: Some(until),
-        })?;
+        let (replied, payload) = loop {
+            let mut payload = Vec::new();
+            let replied = self.structure.run(Exchange {
+                op: Op::QueueGet,
+                target,
+                args: Args::Fixed(&encoded),
+                payload: &[],
+                sink: Sink::Vec(&mut payload),
+                wait_until: Some(until),
+            });
+            match replied {
+                // If another consumer was faster, another item is next.
+                Err(e) if e.status == Status::ValueTooLarge => {
+                    if let Some(found) = self.deliver_large(target, args)? {
+                        return Ok((vec![found], false));
+                    }
+                }
+                other => break (other?, payload),
+            }
+        };
         let interrupted = replied.interrupted;
         Ok((self.deliveries(replied, payload)?, interrupted))
     }
@@ -293,7 +305,7 @@ impl Queue {
     }
 
     /// Completes or extends reservations. Returns for each whether it was still held.
-    fn settle(
+    pub(crate) fn settle(
         &self,
         action: AckAction,
         timeout: Duration,
@@ -355,18 +367,29 @@ impl Queue {
 
     /// Returns up to this many of the first items without taking them; empty if there is none now.
     pub fn peek(&self, items: usize) -> Result<Vec<Vec<u8>>, Error> {
-        let (mut args, mut payload) = (Vec::new(), Vec::new());
+        let mut args = Vec::new();
         args.extend_from_slice(&(items.clamp(1, QUEUE_BATCH_MAX as usize) as u32).to_le_bytes());
         args.extend_from_slice(&GET_BYTES.to_le_bytes());
-        let replied = self.structure.run(Exchange {
-            op: Op::QueuePeek,
-            target: Target::Head,
-            args: Args::Fixed(&args),
-            payload: &[],
-            sink: Sink::Vec(&mut payload),
-            wait_until: None,
-        })?;
-        Ok(self.deliveries(replied, payload)?.into_iter().map(|one| one.item).collect())
+        let found = loop {
+            let mut payload = Vec::new();
+            let replied = self.structure.run(Exchange {
+                op: Op::QueuePeek,
+                target: Target::Head,
+                args: Args::Fixed(&args),
+                payload: &[],
+                sink: Sink::Vec(&mut payload),
+                wait_until: None,
+            });
+            match replied {
+                Err(e) if e.status == Status::ValueTooLarge => {
+                    if let Some(found) = self.peek_large()? {
+                        break vec![found];
+                    }
+                }
+                other => break self.deliveries(other?, payload)?,
+            }
+        };
+        Ok(found.into_iter().map(|one| one.item).collect())
     }
 
     /// The number of its items and bytes.

@@ -536,7 +536,7 @@ mod tests {
         let common = "waits, changes, content";
         let (grows, reads) = (format!("streaming, growth, {common}"), "lower tier reads, movable");
         assert_eq!(names(&FileKind), format!("{grows}, movable, journaled"));
-        assert_eq!(names(&QueueKind), format!("{grows}, {reads}"));
+        assert_eq!(names(&QueueKind), format!("{grows}, {reads}, adopts"));
         assert_eq!(names(&KvKind), format!("streaming, {common}, {reads}, adopts"));
         assert_eq!(names(&ExtentsKind), "streaming, waits, content");
     }

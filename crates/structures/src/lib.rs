@@ -13,6 +13,7 @@
 //! both, `lanes` decides whether a mutation is new, a retry or out of order.
 #![forbid(unsafe_code)]
 
+mod adopting;
 mod bytes;
 mod capacity;
 mod content;

@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 /// How often an object is read whose bytes do not match the manifest: the transfer may have damaged
 /// them.
 const READS: u32 = 3;
-/// Flag in the length of a kv's value: it is a list of extents.
+/// Flag in the length of a kv's value, or of a queue's item: it is a list of extents.
 const OF_EXTENTS: u32 = 1 << 31;
 
 /// A flush in a directory or a bucket.
@@ -176,12 +176,16 @@ impl Flushed {
 
     /// The items of a queue, in order; one part is in memory at a time.
     pub fn queue(&self, name: &str) -> Result<FlushedItems<'_>, FlushError> {
-        Ok(self.items(self.structure(name, "queue")?))
+        self.items(self.structure(name, "queue")?)
     }
 
     /// The items of a queue or of a structure of a custom kind, in order; one part is in memory at a time.
-    pub fn items<'a>(&'a self, structure: &'a FlushedStructure) -> FlushedItems<'a> {
-        FlushedItems(Records::new(self, structure))
+    pub fn items<'a>(
+        &'a self,
+        structure: &'a FlushedStructure,
+    ) -> Result<FlushedItems<'a>, FlushError> {
+        let extents = ExtentIndex::read(self, structure)?;
+        Ok(FlushedItems { records: Records::new(self, structure), extents })
     }
 
     /// The entries of a kv, in no particular order; one part is in memory at a time, and one value.
@@ -211,7 +215,7 @@ impl Flushed {
             match structure.kind.as_str() {
                 "file" => structure.parts.iter().try_for_each(|part| self.part(part).map(drop))?,
                 "kv" => self.kv(&structure.name)?.try_for_each(|entry| entry.map(drop))?,
-                _ => self.items(structure).try_for_each(|item| item.map(drop))?,
+                _ => self.items(structure)?.try_for_each(|item| item.map(drop))?,
             }
         }
         Ok(())
@@ -358,12 +362,10 @@ impl<'a> Records<'a> {
     fn record<const FIELDS: usize>(&mut self) -> Option<[Vec<u8>; FIELDS]> {
         let mut lengths = [0; FIELDS];
         self.elsewhere = false;
-        // An item has no extents: the flag would be a part of its length.
-        let flag = if FIELDS == 1 { 0 } else { OF_EXTENTS };
         for length in &mut lengths {
             let field = u32::from_le_bytes(self.take(4)?.try_into().ok()?);
-            self.elsewhere |= field & flag != 0;
-            *length = (field & !flag) as usize;
+            self.elsewhere |= field & OF_EXTENTS != 0;
+            *length = (field & !OF_EXTENTS) as usize;
         }
         let mut fields = [const { Vec::new() }; FIELDS];
         for (field, length) in fields.iter_mut().zip(lengths) {
@@ -385,14 +387,20 @@ impl<'a> Records<'a> {
 }
 
 /// The items of a flushed queue, or of a flushed structure of a custom kind.
-pub struct FlushedItems<'a>(Records<'a>);
+pub struct FlushedItems<'a> {
+    records: Records<'a>,
+    extents: ExtentIndex<'a>,
+}
 
 impl Iterator for FlushedItems<'_> {
     type Item = Result<Vec<u8>, FlushError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let record = self.0.next::<1>()?;
-        Some(record.map(|[item]| item))
+        let record = self.records.next::<1>()?;
+        Some(record.and_then(|[item]| match self.records.elsewhere {
+            true => self.extents.value(&item),
+            false => Ok(item),
+        }))
     }
 }
 
@@ -446,7 +454,7 @@ mod tests {
             std::fs::write(directory.join("a.part"), object).unwrap();
             std::fs::write(directory.join(FLUSH_MANIFEST), manifest.encode()).unwrap();
             let flushed = Flushed::open(&directory).unwrap();
-            flushed.items(&flushed.manifest().structures[0]).collect::<Result<Vec<_>, _>>()
+            flushed.items(&flushed.manifest().structures[0])?.collect::<Result<Vec<_>, _>>()
         };
         assert_eq!(read(4).unwrap(), [b"item"]);
         let refused = read(4 | OF_EXTENTS).unwrap_err();

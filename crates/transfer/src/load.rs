@@ -7,7 +7,7 @@
 
 use crate::{Result, of_flush};
 use honeycomb_client::{Any, Ask, Custom, CustomOptions, Error, File, JobClient, Kv, Queue};
-use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
+use honeycomb_tiers::{Access, Flushed, FlushedStructure, Place};
 use honeycomb_types::limits::{LARGE_FRACTION, SLOTS};
 use honeycomb_types::{KindSpec, OperationSpec};
 use honeycomb_wire::Status;
@@ -252,7 +252,8 @@ fn create(on: JobClient<'_>, load: &Load, s: &FlushedStructure) -> Result<Any> {
     Ok(match s.kind.as_str() {
         "file" => Any::File(client.create_file(job, &address, 1, false)?),
         "queue" => {
-            let (max_items, max_bytes) = bounds(s, items, bytes);
+            let all = s.parts.iter().map(|part| part.bytes).sum();
+            let (max_items, max_bytes) = bounds(s, items, all);
             Any::Queue(client.create_queue(job, &address, max_items, max_bytes, false)?)
         }
         "kv" => {
@@ -322,15 +323,18 @@ fn load_file(flushed: &Flushed, file: &File, task: &Task<'_>, tell: &Tell<'_>) -
 fn load_queue(flushed: &Flushed, queue: &Queue, task: &Task<'_>, tell: &Tell<'_>) -> Result {
     let mut items = flushed.queue(&task.structure.name).map_err(of_flush)?;
     loop {
-        let some: std::result::Result<Vec<Vec<u8>>, FlushError> =
-            items.by_ref().take(ITEMS).collect();
-        let some = some.map_err(of_flush)?;
+        let (mut some, mut bytes) = (Vec::new(), 0);
+        while some.len() < ITEMS && bytes < NEWS {
+            let Some(item) = items.next().transpose().map_err(of_flush)? else { break };
+            bytes += item.len() as u64 + 4;
+            some.push(item);
+        }
         if some.is_empty() {
             break;
         }
         let slices: Vec<&[u8]> = some.iter().map(Vec::as_slice).collect();
         queue.put_many(&slices, Duration::ZERO).map_err(|(_, e)| e)?;
-        tell(some.iter().map(|item| item.len() as u64 + 4).sum())?;
+        tell(bytes)?;
     }
     if task.structure.sealed {
         queue.close()?;
@@ -380,7 +384,7 @@ fn loader<'a>(kind: &'a KindSpec, structure: &str) -> Result<&'a OperationSpec> 
 fn load_custom(flushed: &Flushed, custom: &Custom, task: &Task<'_>, tell: &Tell<'_>) -> Result {
     let loader = loader(custom.spec(), &task.structure.name)?;
     let mut bytes = 0;
-    for item in flushed.items(task.structure) {
+    for item in flushed.items(task.structure).map_err(of_flush)? {
         let item = item.map_err(of_flush)?;
         bytes += item.len() as u64 + 4;
         custom.call(&loader.name, Ask { payload: &item, ..Ask::default() })?;

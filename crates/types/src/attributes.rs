@@ -228,6 +228,7 @@ impl Kind {
                 flushes: true,
                 demotion: Demotion::Whole,
                 notices: Notices::Items,
+                extents: Some(Kind::Extents),
                 ..KindAttributes::NONE
             },
             Kind::Kv => KindAttributes {
@@ -240,7 +241,7 @@ impl Kind {
                 extents: Some(Kind::Extents),
                 ..KindAttributes::NONE
             },
-            // They are flushed with their kv, and their owner moves their content.
+            // They are flushed with their structure, and their owner moves their content.
             Kind::Extents => KindAttributes { demotion: Demotion::Pieces, ..KindAttributes::NONE },
             Kind::Custom(_) => KindAttributes::NONE,
         }

@@ -307,11 +307,17 @@ pub enum Bug {
     CapacityNotTold = 142,
     /// The controller keeps counting a capacity that a block has given back (INV-60).
     CapacityKept = 143,
+    /// An item in extents that was acknowledged keeps its extents (INV-39).
+    ItemListKept = 144,
+    /// The bound of a queue counts the list of an item and not its bytes (INV-22).
+    ItemListUncounted = 145,
+    /// A tail waits for a server whose block has left the queue (INV-22).
+    AheadKeptWaiting = 146,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 143] = [
+    pub const ALL: [Bug; 146] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -455,6 +461,9 @@ impl Bug {
         Bug::BlindPlannedAlone,
         Bug::CapacityNotTold,
         Bug::CapacityKept,
+        Bug::ItemListKept,
+        Bug::ItemListUncounted,
+        Bug::AheadKeptWaiting,
     ];
 }
 

@@ -125,6 +125,78 @@ impl Items {
     }
 }
 
+/// `QueueGetExtents`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GetExtentsArgs {
+    /// Milliseconds for which the item is reserved; 0 only names its extents.
+    pub reserve_ms: u32,
+    /// As in `GetArgs`.
+    pub stay: bool,
+}
+
+impl GetExtentsArgs {
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(5);
+        self.reserve_ms.put(&mut out);
+        self.stay.put(&mut out);
+        out
+    }
+
+    /// Reads the whole argument section.
+    pub fn decode(args: &[u8]) -> Result<GetExtentsArgs, Malformed> {
+        let mut r = Reader::new(args);
+        let get = GetExtentsArgs { reserve_ms: u32::get(&mut r)?, stay: bool::get(&mut r)? };
+        r.finish()?;
+        Ok(get)
+    }
+}
+
+/// The arguments of the reply to `QueueGetExtents`, whose payload is the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargeItem {
+    /// Number of the item within its block.
+    pub number: u64,
+    /// How often it has been delivered, including this time if it was reserved.
+    pub deliveries: u32,
+}
+
+impl LargeItem {
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(12);
+        self.number.put(&mut out);
+        self.deliveries.put(&mut out);
+        out
+    }
+
+    /// Reads the whole argument section.
+    pub fn decode(args: &[u8]) -> Result<LargeItem, Malformed> {
+        let mut r = Reader::new(args);
+        let item = LargeItem { number: u64::get(&mut r)?, deliveries: u32::get(&mut r)? };
+        r.finish()?;
+        Ok(item)
+    }
+}
+
+/// Appends an item to the reply to `QueueLists`.
+pub fn put_large_item(number: u64, list: &[u8], out: &mut Vec<u8>) {
+    number.put(out);
+    (list.len() as u32).put(out);
+    out.extend_from_slice(list);
+}
+
+/// The items in the reply to `QueueLists`: the number and the list of each.
+pub fn large_items(payload: &[u8]) -> Result<Vec<(u64, &[u8])>, Malformed> {
+    let (mut r, mut items) = (Reader::new(payload), Vec::new());
+    while !r.is_empty() {
+        let number = u64::get(&mut r)?;
+        let bytes = u32::get(&mut r)? as usize;
+        items.push((number, r.take(bytes)?));
+    }
+    Ok(items)
+}
+
 /// The arguments of the reply to `QueueLength`, whose value is the number of items put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
@@ -235,6 +307,20 @@ mod tests {
         let ack = AckArgs { action: AckAction::Extend, timeout_ms: 9, items: vec![(1, 1), (2, 5)] };
         assert_eq!(AckArgs::decode(&ack.encode()).unwrap(), ack);
         assert!(AckArgs::decode(&[3, 0, 0, 0, 0]).is_err());
+    }
+
+    #[test]
+    fn arguments_about_large_items_round_trip() {
+        let get = GetExtentsArgs { reserve_ms: 7, stay: true };
+        assert_eq!(GetExtentsArgs::decode(&get.encode()).unwrap(), get);
+        assert!(GetExtentsArgs::decode(&[0; 6]).is_err());
+        let item = LargeItem { number: 1 << 40, deliveries: 3 };
+        assert_eq!(LargeItem::decode(&item.encode()).unwrap(), item);
+        let mut page = Vec::new();
+        put_large_item(4, b"abc", &mut page);
+        put_large_item(9, b"", &mut page);
+        assert_eq!(large_items(&page).unwrap(), [(4, &b"abc"[..]), (9, b"")]);
+        assert!(large_items(&page[..page.len() - 1]).is_err());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
@@ -275,6 +276,15 @@ impl Drop for Scratch {
 
 pub fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
     result.unwrap_err().status
+}
+
+/// Tells loops beside a test to end, also when the test fails: a scope would wait for them for ever.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
 }
 
 /// Waits for something that the cluster does by itself, and fails when it does not.

@@ -268,9 +268,10 @@ fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<Block
         }
     }
     if file.kind != Kind::Kv {
-        // The targets of moves are beside the chain too.
-        let fills = |at: &&BlockAt| file.pending.iter().any(|moving| moving.target == **at);
-        file.spare = chain.beside.iter().filter(|at| !fills(at)).copied().collect();
+        // The targets of moves and blocks of extents are beside the chain, too.
+        let fills = |at: &BlockAt| file.pending.iter().any(|moving| moving.target == *at);
+        let spare = chain.beside.iter().filter(|at| !fills(at) && !file.extents.contains(at));
+        file.spare = spare.copied().collect();
     }
     for (at, sealed) in &chain.blocks {
         if !sealed && file.seals.remove(at).is_some() {

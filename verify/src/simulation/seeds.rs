@@ -195,6 +195,8 @@ caught! {
     capacity_that_does_not_count_is_caught: CapacityUncounted,
     capacity_that_a_controller_forgets_is_caught: CapacityForgotten,
     capacity_that_a_controller_keeps_is_caught: CapacityKept,
+    extents_of_an_acknowledged_item_are_caught: ItemListKept,
+    list_that_counts_as_its_item_is_caught: ItemListUncounted,
     directory_that_stays_is_caught: DirectoryStays,
     turn_that_never_ends_is_caught: TurnsNeverEnd,
     layout_that_changes_under_its_copy_is_caught: PackedWhileDemoted,

@@ -118,14 +118,14 @@ struct LiveStructure {
     structure: FlushedStructure,
     /// Whether its parts are ranges of hashes, and not whole blocks.
     ranges: bool,
-    /// Number of unwritten ranges.
+    /// Number of parts that are not copied yet, without blocks of extents.
     left: usize,
     /// Whether the structure's blocks of extents are among the parts.
     extents_listed: bool,
 }
 
 impl LiveStructure {
-    /// Whether its entries may name extents in other blocks.
+    /// Whether its content may name extents in other blocks.
     fn has_extents(&self) -> bool {
         self.structure.kind.attributes().extents.is_some()
     }
@@ -224,6 +224,14 @@ impl Live {
         self.parts.push(PartProgress { structure, what, state });
     }
 
+    /// A part is written, or its block is gone.
+    fn copied(&mut self, part: usize) {
+        let PartProgress { structure, what, .. } = self.parts[part];
+        if !matches!(what, PartContent::Extents(_)) {
+            self.sources.as_mut().expect("parts are of sources")[structure].left -= 1;
+        }
+    }
+
     /// Copies everything again, under other names.
     pub(super) fn begin_anew(&mut self) {
         self.sources = None;
@@ -246,6 +254,7 @@ impl Live {
     pub(super) fn continues(&mut self, structure: StructureId, at: BlockAt) {
         let source = self.ids().position(|id| id == structure).expect("the structure was listed");
         self.add(source, PartContent::Chained(at, u64::MAX));
+        self.sources.as_mut().expect("they are listed")[source].left += 1;
     }
 
     /// Whether a block must stay unchanged until its snapshot is written.
@@ -435,15 +444,14 @@ impl Catalog {
                     PartContent::Chained(self.pool.at(block), start)
                 }));
             }
-            let left = if ranges { whats.len() } else { 0 };
-            let (id, extents_listed) = (structure.id, false);
+            let (id, left, extents_listed) = (structure.id, whats.len(), false);
             whats.into_iter().for_each(|what| live.add(sources.len(), what));
             sources.push(LiveStructure { id, structure: listed, ranges, left, extents_listed });
         }
         live.sources = Some(sources);
     }
 
-    /// Lists blocks of extents, when all entries that may name them are copied.
+    /// Lists blocks of extents, when all content that may name them is copied.
     fn list_extents(&self, live: &mut Live) {
         let mut sources = live.sources.take().expect("listed before");
         for (i, source) in sources.iter_mut().enumerate() {
@@ -516,6 +524,7 @@ impl Catalog {
                 if !there || self.pool.at(at.block) != at {
                     live.parts[i].state = CopyState::Absent;
                     live.waiting.remove(&i);
+                    live.copied(i);
                     return;
                 }
                 (at, (0, u64::MAX))
@@ -576,10 +585,7 @@ impl Catalog {
             Ok((objects, sealed)) => {
                 let objects = objects.to_vec();
                 part.state = CopyState::Written { at, name, objects, sealed };
-                let sources = live.sources.as_mut().expect("parts are of sources");
-                if matches!(part.what, PartContent::Range(..)) {
-                    sources[part.structure].left -= 1;
-                }
+                live.copied(i);
                 live.error = None;
             }
             Err((true, why)) => {
@@ -602,6 +608,7 @@ impl Catalog {
         self.cuts_anew(effects);
         for live in self.flushes.live.values_mut().filter(|live| live.group == 0) {
             let mut anew = false;
+            let sources = live.sources.as_deref().unwrap_or_default();
             for (i, part) in live.parts.iter_mut().enumerate() {
                 match part.state {
                     CopyState::Asked { at, attempts, .. } if at.block.server() == server => {
@@ -609,7 +616,8 @@ impl Catalog {
                         live.waiting.insert(i);
                     }
                     CopyState::Written { at, .. } if at.block.server() == server => {
-                        anew |= matches!(part.what, PartContent::Range(..));
+                        let names_extents = sources[part.structure].has_extents();
+                        anew |= names_extents && !matches!(part.what, PartContent::Extents(_));
                     }
                     _ => {}
                 }
@@ -708,7 +716,12 @@ impl Catalog {
                 let open = matches!(part.state, CopyState::Written { sealed: false, .. });
                 open && matches!(part.what, PartContent::Chained(..))
             });
-            theirs.truncate(open.map_or(theirs.len(), |open| open + 1));
+            if let Some(open) = open {
+                // Nothing was put into the blocks behind it when it was copied.
+                let behind = theirs.split_off(open + 1).into_iter();
+                let extents = |part: &PartProgress| matches!(part.what, PartContent::Extents(_));
+                theirs.extend(behind.filter(|(part, ..)| extents(part)));
+            }
             closed.push(live.group != 0 && open.is_none());
         }
         let listed = parts.iter().flatten().map(|(.., name)| *name).collect();

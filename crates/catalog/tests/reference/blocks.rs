@@ -108,14 +108,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// A block is empty for good: one of a queue, or one in which a kv keeps extents.
+    /// A block is empty for good: one of a queue, or one in which a structure keeps extents.
     pub fn retire(&mut self, place: Place, at: BlockAt) -> Outcome<()> {
         let file = self.file_mut(place);
         let before = file.held();
         let (_, ranges, _) = file.map();
         match file.kind {
             _ if !file.held().contains(&at) => return Err("StaleBlock"),
-            Kind::Kv if file.extents.remove(&at) => {}
+            _ if file.extents.remove(&at) => {}
             Kind::Kv => return Err("WrongKind"),
             Kind::Queue if ranges[..ranges.len() - 1].iter().any(|range| range.2 == at) => {
                 file.retired.insert(at);

@@ -100,7 +100,7 @@ pub struct File {
     pub pending: Vec<Moving>,
     /// Moves that were committed.
     pub committed: BTreeSet<MoveId>,
-    /// Blocks in which a kv keeps extents.
+    /// Blocks in which it keeps extents.
     pub extents: BTreeSet<BlockAt>,
     /// Prefixes with a quota to which its blocks count.
     pub counts: BTreeSet<PrefixId>,

@@ -5,6 +5,8 @@ use crate::common::{Bench, LEASE, file, kv, lease, queue};
 use honeycomb_catalog::{
     Actor, CatalogError, Command, DrainState, Effect, Hints, Reply, Report, Seal,
 };
+#[cfg(feature = "bug-bank")]
+use honeycomb_types::Bug;
 use honeycomb_types::limits::{EXTENTS_LEAVE_FOR, EXTENTS_LEAVE_TELL};
 use honeycomb_types::{BlockAt, MoveId, ServerId, StructureId, TierIx, Way};
 
@@ -350,6 +352,47 @@ fn a_block_that_is_retired_does_not_move() {
     bench.run(commit).unwrap();
     let told = Effect::QueueAhead { server: s2, at: target, items: 0, bytes: 0 };
     assert!(bench.effects.contains(&told), "{:?}", bench.effects);
+}
+
+/// The numbers of items ahead that a tail receives when a move ends whose target is on a server that reports
+/// its blocks again; and the tail.
+fn told_at_the_end_of_a_move() -> (Vec<Effect>, BlockAt) {
+    let mut bench = Bench::new();
+    let job = bench.job("job");
+    let s1 = bench.join("s1:1", 1, 20);
+    bench.create(job, "t", &[], lease(60_000)).unwrap();
+    let made = bench.make(job, queue("t", "jobs", 9)).unwrap();
+    let (structure, first) = (made.structure, made.map.entries[0].at);
+    let (_, second) = bench.grow(structure, first).unwrap();
+    let s2 = bench.join("s2:1", 1, 20);
+    drain(&mut bench, "s1:1", false).unwrap();
+    let (id, target) = leave(&mut bench, structure, first).unwrap();
+    assert_eq!((second.block.server(), target.block.server()), (s1, s2));
+    bench.rejoin(s2, &[]);
+    let told = |bench: &Bench| {
+        let ahead = bench.effects.iter().filter(|e| matches!(e, Effect::QueueAhead { .. }));
+        ahead.cloned().collect::<Vec<_>>()
+    };
+    bench.seal(structure, first, Seal { length: 5, bytes: 50, last: false }).unwrap();
+    assert_eq!(told(&bench), [], "the target of the move may have other numbers");
+    bench.run(Command::CancelMove { structure, at: first, id }).unwrap();
+    (told(&bench), second)
+}
+
+/// The tail receives the number when the block leaves the queue, and not when that server has reported
+/// (simulator, seed 2000642).
+#[test]
+fn tail_waits_for_no_server_whose_block_has_left_the_queue() {
+    let (told, at) = told_at_the_end_of_a_move();
+    assert_eq!(told, [Effect::QueueAhead { server: at.block.server(), at, items: 5, bytes: 50 }]);
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+fn tail_that_waits_for_such_a_server_is_seen() {
+    Bug::arm(Some(Bug::AheadKeptWaiting));
+    assert_eq!(told_at_the_end_of_a_move().0, []);
+    Bug::arm(None);
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl<R: Read> ItemReader<R> {
             Delimiter::At(_) => format!("item {} of {}", self.count + 1, self.name),
         };
         let text = format!(
-            "cannot put {what}: it has more than {}, the limit for an item (an eighth of a block)",
+            "cannot put {what}: it has more than {}, the limit for an item in blocks of this size",
             size::show(self.limit as u64)
         );
         Err(Failure::new(Status::ValueTooLarge, text))

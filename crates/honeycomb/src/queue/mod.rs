@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Queues: puts, takes, peeks at and counts items; first in, first out.
 ///
 /// The address of a queue is prefix[/prefix...][:name]. Any number of commands may put and take at the same
-/// time; each item is taken once. An item has at most an eighth of a block, and may be empty. Each of these
-/// commands renews all leases of its job.
+/// time; each item is taken once. An item may be empty, and has at most as many bytes as a value of a
+/// key-value store. Each of these commands renews all leases of its job.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb queue put work:all one two three

@@ -53,6 +53,7 @@ mod store;
 mod table;
 mod taking;
 
+use crate::adopting::{Adopting, dropped};
 use crate::moves::Movable;
 use crate::{
     Adopts, Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event, Operation, Ops,
@@ -62,7 +63,6 @@ use honeycomb_block::Backing;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
 use honeycomb_types::{BlockId, Marks, Time};
 use honeycomb_wire::{Op, Status, key_hash};
-use large::Adopting;
 use partition::Partition;
 pub use planner::splits_from;
 pub use scan::PAGE_MAX;
@@ -189,10 +189,12 @@ impl Ops for KvBlock {
             Op::KvPut | Op::KvUpdate | Op::KvUpsert => {
                 store.mutate(block, op, args, Incoming::Bytes(payload))
             }
-            Op::KvPutExtents => match self.adopting.begin(store, block, operation, payload) {
-                Ok(()) => return Outcome::Parked,
-                Err(refusal) => Err(refusal),
-            },
+            Op::KvPutExtents => {
+                match large::begin(&mut self.adopting, store, block, operation, payload) {
+                    Ok(()) => return Outcome::Parked,
+                    Err(refusal) => Err(refusal),
+                }
+            }
             Op::KvDelete => store.delete(block, args),
             Op::KvDeleteExtents => store.delete_extents(block, args, payload),
             Op::KvExists => store.exists(block, args),
@@ -230,7 +232,8 @@ impl Ops for KvBlock {
 
     fn event(&mut self) -> Option<Event> {
         let Store { events, table, .. } = &mut self.partition.store;
-        events.pop().or_else(|| self.adopting.event(table))
+        let dropped = || table.dropped.pop().map(|stored| dropped(&stored));
+        events.pop().or_else(dropped).or_else(|| self.adopting.event())
     }
 
     fn bytes_used(&self) -> u64 {
@@ -278,7 +281,9 @@ impl Waits for KvBlock {
         store.table.heap.arena.sweep(block);
         store.table.heap.look_at_slack(now);
         store.table.heap.return_memory(block, now);
-        self.adopting.retry(store, block, now);
+        for ready in self.adopting.ready(now) {
+            large::complete(&mut self.adopting, store, block, now, ready, Ok(()));
+        }
     }
 
     fn deadline(&self) -> Option<Time> {
@@ -296,7 +301,8 @@ impl Adopts for KvBlock {
         owner: u64,
         outcome: Result<(), (Status, String)>,
     ) {
-        self.adopting.complete(&mut self.partition.store, block, now, ticket, owner, outcome);
+        let store = &mut self.partition.store;
+        large::complete(&mut self.adopting, store, block, now, (ticket, owner), outcome);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Reads a block in order of (hash, key), a page at a time.
 
 use super::below::{Needs, unanswered};
-use super::large::list_of;
 use super::region::{Head, Region};
 use super::store::Store;
 use super::table::Table;
+use crate::adopting::list_of;
 use crate::{Answer, Bytes, Payload};
 use honeycomb_types::Bug;
 use honeycomb_wire::data::{Brings, ScanArgs, put_scan_entry, put_scan_extents, scan_entry_len};

@@ -2,11 +2,11 @@
 
 use super::arena::Owner;
 use super::heap::{Heap, WORD_COST};
-use super::large::list_of;
 use super::large_values::{large_id, large_room};
 use super::overflow::Overflow;
 use super::ranges::RangeMap;
 use super::region::{Head, LARGE_REF, Region};
+use crate::adopting::list_of;
 use crate::{Answer, Bytes, CapacityRequest};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;

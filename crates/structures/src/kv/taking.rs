@@ -5,9 +5,9 @@
 //! extents again, so only one of several readers deletes the value, and a value that was put meanwhile stays.
 
 use super::bare;
-use super::large::read_list;
 use super::store::Store;
 use crate::Answer;
+use crate::adopting::read_list;
 use honeycomb_block::Backing;
 use honeycomb_wire::Status;
 use honeycomb_wire::notice::Change;

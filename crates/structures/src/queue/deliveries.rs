@@ -17,10 +17,11 @@ const PIN_FROM: usize = 16 * 1024;
 /// Items that empty the block are copied up to this size.
 const COPY_LAST_MAX: usize = 1 << 20;
 
-/// Items that can be delivered together.
+/// Items that can be delivered together: a list of extents alone.
 pub(super) struct Run {
     pub items: Range<usize>,
-    deliveries: u32,
+    /// How often they had been delivered before.
+    pub deliveries: u32,
     /// They had been delivered before and were returned.
     returned: bool,
 }
@@ -47,9 +48,13 @@ impl Deliveries {
             return None;
         }
         let start = items.start_of(block, self.head);
-        let last = count.min(self.head + args.items as usize);
+        let last = match items.is_list(block, self.head) {
+            true => self.head + 1,
+            false => count.min(self.head + args.items as usize),
+        };
         let mut end = self.head + 1;
-        while end < last && items.end_of(block, end) - start <= args.bytes as usize {
+        let fits = |end| items.end_of(block, end) - start <= args.bytes as usize;
+        while end < last && fits(end) && !items.is_list(block, end) {
             end += 1;
         }
         Some(Run { items: self.head..end, deliveries: 0, returned: false })
@@ -98,24 +103,34 @@ impl Deliveries {
             true => Payload::Bytes(Arc::from(block.slice(bytes.clone()))),
             false => Payload::Pinned(block.pin(bytes.clone())),
         };
-        if run.returned {
-            self.reserved.take_returned(run.items.start);
-        } else {
-            let (head, count) = (self.head, items.count());
-            let next = head == run.items.start && run.items.end <= count;
-            assert!(next, "INV-22: items {:?} are delivered at {head} of {count}", run.items);
-            self.head = run.items.end;
-        }
         let count = run.items.len() as u64;
         if args.reserve_ms == 0 {
+            self.pass(items, &run);
             self.release(items, count, bytes.len() as u64);
         } else {
-            let until = now + Duration::from_millis(args.reserve_ms as u64);
-            for item in run.items {
-                self.reserved.reserve(item, until, described.deliveries);
-            }
+            self.reserve(items, now, args.reserve_ms, &run);
         }
         Answer { args: described.encode(), ..Answer::ok(count) }.with(payload)
+    }
+
+    /// A run is delivered.
+    fn pass(&mut self, items: &ItemLog, run: &Run) {
+        if run.returned {
+            return self.reserved.take_returned(run.items.start);
+        }
+        let (head, count) = (self.head, items.count());
+        let next = head == run.items.start && run.items.end <= count;
+        assert!(next, "INV-22: items {:?} are delivered at {head} of {count}", run.items);
+        self.head = run.items.end;
+    }
+
+    /// Delivers a run as reserved.
+    pub fn reserve(&mut self, items: &ItemLog, now: Time, reserve_ms: u32, run: &Run) {
+        self.pass(items, run);
+        let until = now + Duration::from_millis(reserve_ms as u64);
+        for item in run.items.clone() {
+            self.reserved.reserve(item, until, run.deliveries + 1);
+        }
     }
 
     /// Counts items as taken permanently.
@@ -145,7 +160,7 @@ impl Deliveries {
         match action {
             AckAction::Done => {
                 self.reserved.settle(item);
-                self.release(items, 1, items.bytes_of(block, &(item..item + 1)).len() as u64);
+                self.release(items, 1, items.weight_of(block, item));
                 Some(Change::Space { items: 1 })
             }
             AckAction::GiveBack => {
@@ -203,6 +218,11 @@ impl Deliveries {
     /// The items that are still in the queue, in order: delivered and unsettled ones first.
     pub fn left(&self, items: &ItemLog) -> impl Iterator<Item = usize> + use<> {
         self.reserved.held().chain(self.head..items.count())
+    }
+
+    /// Whether an item is still in the queue.
+    pub fn is_left(&self, items: &ItemLog, item: usize) -> bool {
+        (self.head..items.count()).contains(&item) || self.reserved.is_held(item)
     }
 
     /// The first item that can still be delivered or settled, or one past the last delivered item.

@@ -1,13 +1,18 @@
 //! The items of a block, and the directory of their ends.
 
+use crate::adopting::{is_list, list_of};
 use crate::pieces::{Piece, Pieces};
 use crate::{Bytes, Ticket};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
+use honeycomb_wire::extents::value_length;
 use std::ops::Range;
 
 /// Bytes of an entry in the directory.
 pub(super) const PLACE: usize = 4;
+/// A bit of the end of an item, and of its length: the item is a list of extents in its stored form. A block
+/// has fewer bytes.
+pub(super) const LIST: u32 = 1 << 31;
 
 /// Items in the order in which they were put, numbered from 0 within the block. Their bytes grow from the
 /// start of the block, and the directory of their ends grows from the end of its capacity.
@@ -20,9 +25,13 @@ pub(super) struct ItemLog {
     base: u64,
     /// Items in the directory.
     count: usize,
-    /// Directory entries promised to payloads in progress.
+    /// Directory entries promised to payloads in progress, and the bytes that these items have elsewhere.
     promised: usize,
+    promised_elsewhere: u64,
+    /// Bytes of the items that were ever put, including those in extents.
     put_bytes: u64,
+    /// Of the items that are left, the bytes in extents, less those of their lists.
+    elsewhere: u64,
 }
 
 /// The counters of a log, as another block has sent them.
@@ -39,7 +48,16 @@ pub(super) struct ItemCounts {
 impl ItemLog {
     /// A log in the first `size` bytes of a block.
     pub fn new(size: usize) -> ItemLog {
-        ItemLog { size, pieces: Pieces::new(), base: 0, count: 0, promised: 0, put_bytes: 0 }
+        ItemLog {
+            size,
+            pieces: Pieces::new(),
+            base: 0,
+            count: 0,
+            promised: 0,
+            promised_elsewhere: 0,
+            put_bytes: 0,
+            elsewhere: 0,
+        }
     }
 
     /// Takes more bytes of the block. The directory moves to their end.
@@ -90,7 +108,8 @@ impl ItemLog {
     /// Items and bytes that were ever put, including payloads that are still arriving.
     pub fn amount(&self) -> (u64, u64) {
         let arriving = (self.pieces.tail() - self.pieces.committed()) as u64;
-        (self.through() + self.promised as u64, self.put_bytes + arriving)
+        let bytes = self.put_bytes + arriving + self.promised_elsewhere;
+        (self.through() + self.promised as u64, bytes)
     }
 
     /// The directory entries of some items.
@@ -99,9 +118,43 @@ impl ItemLog {
     }
 
     #[inline]
-    pub fn end_of(&self, block: &impl Bytes, item: usize) -> usize {
+    fn place_of(&self, block: &impl Bytes, item: usize) -> u32 {
         let place = block.slice(self.places(item..item + 1));
-        u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
+        u32::from_le_bytes(place.try_into().expect("a place has four bytes"))
+    }
+
+    #[inline]
+    pub fn end_of(&self, block: &impl Bytes, item: usize) -> usize {
+        (self.place_of(block, item) & !LIST) as usize
+    }
+
+    /// Whether an item is a list of extents.
+    #[inline]
+    pub fn is_list(&self, block: &impl Bytes, item: usize) -> bool {
+        self.place_of(block, item) & LIST != 0
+    }
+
+    /// The bytes that an item counts: those for its consumer, which may be in extents, and at least those in
+    /// this block.
+    pub fn weight_of(&self, block: &impl Bytes, item: usize) -> u64 {
+        let bytes = self.bytes_of(block, &(item..item + 1));
+        let extra =
+            if self.is_list(block, item) { extra_of(block.slice(bytes.clone())) } else { 0 };
+        bytes.len() as u64 + extra
+    }
+
+    /// Of the items that are left, the bytes in extents, less those of their lists.
+    #[inline]
+    pub fn elsewhere(&self) -> u64 {
+        self.elsewhere
+    }
+
+    /// A list was taken permanently.
+    pub fn list_taken(&mut self, block: &impl Bytes, item: usize) {
+        let bytes = self.bytes_of(block, &(item..item + 1));
+        let extra = extra_of(block.slice(bytes));
+        assert!(self.elsewhere >= extra, "INV-22: {extra} bytes elsewhere are gone and never came");
+        self.elsewhere -= extra;
     }
 
     #[inline]
@@ -149,7 +202,7 @@ impl ItemLog {
     }
 
     /// Adds items, for which there is room; returns the number of the first. `None` if they wait for payloads
-    /// that are still arriving.
+    /// that are still arriving. The length of a single item in its stored form has `LIST`.
     pub fn append(
         &mut self,
         block: &mut Backing,
@@ -161,6 +214,7 @@ impl ItemLog {
         let kept = if self.pieces.is_settled() { Vec::new() } else { lengths.to_vec() };
         if self.pieces.append(block, ticket, payload, kept).is_some() {
             self.promised += lengths.len();
+            self.promised_elsewhere += extra_of_piece(lengths, payload);
             return None;
         }
         Some(self.list(block, start, lengths))
@@ -172,13 +226,16 @@ impl ItemLog {
         assert!(start <= promised, "INV-22: items at {start} are listed before they are committed");
         let mut end = start;
         for length in lengths {
-            end += *length as usize;
+            end += (length & !LIST) as usize;
             let place = self.places(self.count..self.count + 1);
-            block.slice_mut(place).copy_from_slice(&(end as u32).to_le_bytes());
+            let marked = end as u32 | length & LIST;
+            block.slice_mut(place).copy_from_slice(&marked.to_le_bytes());
             self.count += 1;
         }
         assert!(end <= promised, "INV-22: items end at {end}, and {promised} bytes are committed");
-        self.put_bytes += (end - start) as u64;
+        let extra = extra_of_piece(lengths, block.slice(start..end));
+        self.put_bytes += (end - start) as u64 + extra;
+        self.elsewhere += extra;
         first
     }
 
@@ -219,6 +276,8 @@ impl ItemLog {
     pub fn advance(&mut self, block: &mut Backing) -> Option<(Piece<Vec<u32>>, u64)> {
         let piece = self.pieces.advance()?;
         self.arrives(piece.with.len());
+        let bytes = block.slice(piece.start..piece.start + piece.length);
+        self.promised_elsewhere -= extra_of_piece(&piece.with, bytes);
         let first = self.list(block, piece.start, &piece.with);
         Some((piece, first))
     }
@@ -226,6 +285,7 @@ impl ItemLog {
     /// Starts again empty. The caller has checked that no item is left, and that no reader needs the bytes.
     pub fn begin_anew(&mut self) {
         assert_eq!(self.promised, 0, "INV-22: a block begins anew while items arrive");
+        debug_assert_eq!(self.elsewhere, 0, "INV-22: a block begins anew with lists of extents");
         self.base += self.count as u64;
         self.count = 0;
         self.pieces.restart();
@@ -248,7 +308,7 @@ impl ItemLog {
     }
 
     /// Whether the counters of another block can be those of a log of this size, with the directory that
-    /// has arrived: its ends ascend, and the last one is the end of the bytes.
+    /// has arrived: its ends ascend, the last one is the end of the bytes, and lists have the length of one.
     pub fn fits(&self, block: &impl Bytes, counts: &ItemCounts) -> bool {
         let (size, committed) = (self.size as u64, counts.committed);
         if committed > size || counts.count > (size - committed) / PLACE as u64 {
@@ -256,8 +316,10 @@ impl ItemLog {
         }
         let mut ends = block.slice(self.places(0..counts.count as usize)).rchunks_exact(PLACE);
         let last = ends.try_fold(0, |before, end| {
-            let end = u32::from_le_bytes(end.try_into().expect("a place has four bytes"));
-            (before <= end).then_some(end)
+            let marked = u32::from_le_bytes(end.try_into().expect("a place has four bytes"));
+            let end = marked & !LIST;
+            let length = end.checked_sub(before)?;
+            (marked & LIST == 0 || is_list(length as usize)).then_some(end)
         });
         last.is_some_and(|last| last as u64 == committed)
     }
@@ -267,5 +329,28 @@ impl ItemLog {
         self.pieces.restore(counts.committed as usize);
         (self.base, self.count) = (counts.base, counts.count as usize);
         self.put_bytes = counts.put_bytes;
+    }
+
+    /// Counts the bytes in extents of the items that are left.
+    pub fn count_elsewhere(&mut self, block: &impl Bytes, left: impl Iterator<Item = usize>) {
+        let lists = left.filter(|item| self.is_list(block, *item));
+        let bytes = lists.map(|item| self.bytes_of(block, &(item..item + 1)));
+        self.elsewhere = bytes.map(|bytes| extra_of(block.slice(bytes))).sum();
+    }
+}
+
+/// The bytes of the value of a stored list, less those of the list.
+fn extra_of(stored: &[u8]) -> u64 {
+    if Bug::ItemListUncounted.active() {
+        return 0;
+    }
+    value_length(list_of(stored)).saturating_sub(stored.len() as u64)
+}
+
+/// The same, of items that are put together: a list is put alone.
+fn extra_of_piece(lengths: &[u32], bytes: &[u8]) -> u64 {
+    match lengths {
+        [length] if length & LIST != 0 => extra_of(bytes),
+        _ => 0,
     }
 }

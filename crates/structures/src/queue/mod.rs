@@ -11,8 +11,8 @@
 //! Files: `mod.rs` decides which requests a block serves while it migrates; `segment.rs` has the rules;
 //! `items.rs` has the items and their directory; `deliveries.rs` the progress of the consumers, and
 //! `reserved.rs` the items that were delivered and not acknowledged; `bounds.rs` the bound; `waiters.rs`
-//! requests that wait for items or room; `segment/below.rs` blocks in lower tiers; `segment/moving.rs`
-//! migrations to another server.
+//! requests that wait for items or room; `segment/below.rs` blocks in lower tiers; `segment/large.rs` items
+//! that are lists of extents in blocks of their own; `segment/moving.rs` migrations to another server.
 
 mod arrivals;
 mod bounds;
@@ -22,21 +22,25 @@ mod reserved;
 mod segment;
 mod waiters;
 
+use crate::adopting::Adopting;
 use crate::migration::Migrating;
 use crate::moves::Movable;
 use crate::{
-    Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event, Growth, LowerTierReads,
-    Operation, Ops, Outcome, Rest, Snapshot, Streaming, Structure, Successor, Ticket, Waits,
+    Adopts, Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event, Growth,
+    LowerTierReads, Operation, Ops, Outcome, Rest, Snapshot, Streaming, Structure, Successor,
+    Ticket, Waits,
 };
 pub use bounds::QueueBounds;
 use honeycomb_block::Backing;
 use honeycomb_types::{Marks, Time};
 use honeycomb_wire::{Auth, Mutates, Op, Status};
-use segment::QueueSegment;
+use segment::{QueueSegment, large};
 
 /// One block of a queue.
 pub struct QueueBlock {
     segment: Migrating<QueueSegment>,
+    /// Puts whose extents are being adopted.
+    adopting: Adopting,
 }
 
 impl QueueBlock {
@@ -56,17 +60,7 @@ impl QueueBlock {
         move_id: u64,
     ) -> QueueBlock {
         let segment = QueueSegment::new(capacity, bounds, first, marks);
-        QueueBlock { segment: Migrating::new(segment, move_id) }
-    }
-
-    /// The segment for a put. Its items use the whole capacity, unless the block is being sent.
-    fn for_put(&mut self, block: &mut Backing) -> Result<&mut QueueSegment, Answer> {
-        let keeps_layout = self.segment.is_sending();
-        let segment = self.segment.serve(true)?;
-        if !keeps_layout {
-            segment.use_capacity(block);
-        }
-        Ok(segment)
+        QueueBlock { segment: Migrating::new(segment, move_id), adopting: Adopting::default() }
     }
 
     /// The work after every change, unless the block is frozen.
@@ -77,6 +71,19 @@ impl QueueBlock {
         let keeps_layout = self.segment.is_sending();
         self.segment.content_mut().settle(block, now, keeps_layout);
     }
+}
+
+/// The segment for a put. Its items use the whole capacity, unless the block is being sent.
+fn for_put<'a>(
+    segment: &'a mut Migrating<QueueSegment>,
+    block: &mut Backing,
+) -> Result<&'a mut QueueSegment, Answer> {
+    let keeps_layout = segment.is_sending();
+    let segment = segment.serve(true)?;
+    if !keeps_layout {
+        segment.use_capacity(block);
+    }
+    Ok(segment)
 }
 
 impl Structure for QueueBlock {
@@ -100,6 +107,10 @@ impl Structure for QueueBlock {
         Some(&mut self.segment.content_mut().events)
     }
 
+    fn adopts(&mut self) -> Option<&mut dyn Adopts> {
+        Some(self)
+    }
+
     fn content(&self) -> Option<&dyn Content> {
         Some(self)
     }
@@ -121,7 +132,7 @@ impl Ops for QueueBlock {
             return Outcome::Done(received.unwrap_or_else(|refusal| refusal));
         }
         let segment = match operation.op {
-            Op::QueuePut => self.for_put(block),
+            Op::QueuePut | Op::QueuePutExtents => for_put(&mut self.segment, block),
             op => self.segment.serve(op.mutates() != Mutates::No),
         };
         let segment = match segment {
@@ -134,10 +145,23 @@ impl Ops for QueueBlock {
                 Ok(outcome) => outcome,
                 Err(refusal) => Outcome::Done(refusal),
             },
-            Op::QueuePeek => {
-                // A peek changes nothing, and its answer is a range of the block: no settling here.
-                let peeked = segment.peek(block, args);
-                return Outcome::Done(peeked.unwrap_or_else(|refusal| refusal));
+            Op::QueuePutExtents => {
+                match large::begin(&mut self.adopting, segment, block, operation, payload) {
+                    Ok(()) => Outcome::Parked,
+                    Err(refusal) => Outcome::Done(refusal),
+                }
+            }
+            Op::QueueGetExtents => {
+                let named = large::reserve(segment, block, operation);
+                Outcome::Done(named.unwrap_or_else(|refusal| refusal))
+            }
+            Op::QueuePeek | Op::QueueLists => {
+                // Both change nothing, and the answer of a peek is a range of the block: no settling here.
+                let found = match operation.op {
+                    Op::QueuePeek => segment.peek(block, args),
+                    _ => large::lists(segment, block, args),
+                };
+                return Outcome::Done(found.unwrap_or_else(|refusal| refusal));
             }
             Op::QueueAck => {
                 let settled = segment.acknowledge(block, operation.now, args);
@@ -156,11 +180,11 @@ impl Ops for QueueBlock {
     }
 
     fn event(&mut self) -> Option<Event> {
-        self.segment.content_mut().events.pop()
+        self.segment.content_mut().events.pop().or_else(|| self.adopting.event())
     }
 
     fn bytes_used(&self) -> u64 {
-        self.segment.content().bytes_used()
+        self.segment.content().bytes_used() + self.adopting.bytes() as u64
     }
 }
 
@@ -171,8 +195,12 @@ impl Streaming for QueueBlock {
         operation: &Operation<'_>,
         length: usize,
     ) -> Result<(), Answer> {
-        assert_eq!(operation.op, Op::QueuePut, "only a put carries a payload");
-        let promised = self.for_put(block)?.promise(operation, length);
+        match operation.op {
+            Op::QueuePut => {}
+            Op::QueuePutExtents => return Err(large::refuse_long(length)),
+            other => panic!("{} carries no payload", other.name()),
+        }
+        let promised = for_put(&mut self.segment, block)?.promise(operation, length);
         if promised.is_err() {
             // The operation may have sealed the block.
             self.settle(block, operation.now);
@@ -264,6 +292,9 @@ impl Waits for QueueBlock {
 
     fn tick(&mut self, block: &mut Backing, now: Time) {
         self.segment.woken();
+        for (ticket, owner) in self.adopting.ready(now) {
+            self.adopted(block, now, ticket, owner, Ok(()));
+        }
         if self.segment.is_frozen() {
             return;
         }
@@ -274,7 +305,25 @@ impl Waits for QueueBlock {
     fn deadline(&self) -> Option<Time> {
         let segment = self.segment.content();
         let due = [segment.waiters.due(), segment.deliveries.due()].into_iter().flatten().min();
-        self.segment.deadline(due)
+        self.segment.deadline(due).into_iter().chain(self.adopting.due()).min()
+    }
+}
+
+impl Adopts for QueueBlock {
+    fn adopted(
+        &mut self,
+        block: &mut Backing,
+        now: Time,
+        ticket: Ticket,
+        owner: u64,
+        outcome: Result<(), (Status, String)>,
+    ) {
+        let QueueBlock { segment, adopting } = self;
+        adopting.complete(now, ticket, owner, outcome, |put, stored| {
+            let fixed = segment.is_sending();
+            large::store(for_put(segment, block)?, block, ticket, &put, stored, fixed)
+        });
+        self.settle(block, now);
     }
 }
 
@@ -284,7 +333,8 @@ impl Content for QueueBlock {
     }
 
     fn rests(&self) -> Rest {
-        if self.segment.is_resident() { self.segment.content().rests() } else { Rest::Busy }
+        let busy = !self.segment.is_resident() || self.adopting.waits();
+        if busy { Rest::Busy } else { self.segment.content().rests() }
     }
 
     fn lower_tier_reads(&self) -> Option<&dyn LowerTierReads> {

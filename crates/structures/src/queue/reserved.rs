@@ -104,6 +104,11 @@ impl Reserved {
         self.out.is_empty()
     }
 
+    /// Whether an item is out or returned.
+    pub fn is_held(&self, item: usize) -> bool {
+        self.out.contains_key(&item) || self.returned.contains_key(&item)
+    }
+
     /// Items that are out or returned, in order.
     pub fn held(&self) -> impl Iterator<Item = usize> + use<> {
         let all: BTreeSet<usize> = self.out.keys().chain(self.returned.keys()).copied().collect();

@@ -1,6 +1,7 @@
 //! The content of a queue's block: its items, its consumers, the requests that wait, and its seal.
 
 mod below;
+pub(super) mod large;
 mod moving;
 
 use super::bounds::{QueueBounds, TailBound};
@@ -65,13 +66,7 @@ impl QueueSegment {
     /// The lengths of a put's items, if the block and the queue could ever accept them.
     fn admit(&mut self, args: &[u8], length: usize) -> Result<Vec<u32>, Answer> {
         let lengths = lengths(args, length)?;
-        match self.tail.seal() {
-            Some(Seal::Continues(successor)) => {
-                return Err(moved(self.items.through(), successor));
-            }
-            Some(Seal::Final) => return Err(closed()),
-            None => {}
-        }
+        self.tail_open()?;
         let (cost, limit) =
             (length + PLACE * lengths.len(), large_limit(self.tail.capacity.most()));
         if cost > limit {
@@ -91,6 +86,15 @@ impl QueueSegment {
         self.bound.admit(lengths.len() as u64, length as u64)?;
         self.tail.request().wrote(cost);
         Ok(lengths)
+    }
+
+    /// Refuses a put at a sealed block.
+    fn tail_open(&self) -> Result<(), Answer> {
+        match self.tail.seal() {
+            Some(Seal::Continues(successor)) => Err(moved(self.items.through(), successor)),
+            Some(Seal::Final) => Err(closed()),
+            None => Ok(()),
+        }
     }
 
     /// Whether the bound has room for a put that arrives now, behind the waiting ones; `None` if that is not
@@ -226,6 +230,9 @@ impl QueueSegment {
     /// Delivers the next items, if any: taken permanently, or reserved.
     fn deliver(&mut self, block: &mut Backing, now: Time, args: &GetArgs) -> Option<Answer> {
         let run = self.deliveries.next_run(&self.items, block, args)?;
+        if self.items.is_list(block, run.items.start) {
+            return Some(large::refuse(&self.items, block, run.items.start));
+        }
         let (count, open) = (run.items.len() as u64, self.tail.is_open());
         let answer = self.deliveries.give(&self.items, block, now, args, run, open);
         if args.reserve_ms == 0 {
@@ -278,6 +285,9 @@ impl QueueSegment {
         let Some(run) = self.deliveries.next_run(&self.items, block, &args) else {
             return Err(self.exhausted(false).unwrap_or_else(empty));
         };
+        if self.items.is_list(block, run.items.start) {
+            return Err(large::refuse(&self.items, block, run.items.start));
+        }
         let bytes = self.items.bytes_of(block, &run.items);
         let described = self.deliveries.describe(&self.items, block, &run);
         let answer = Answer { args: described.encode(), ..Answer::ok(run.items.len() as u64) };
@@ -302,6 +312,9 @@ impl QueueSegment {
             let item = self.deliveries.held(&self.items, number, deliveries);
             held.push(item.is_some() as u8);
             let Some(item) = item else { continue };
+            if action == AckAction::Done && self.items.is_list(block, item) {
+                large::taken(self, block, item);
+            }
             let which = (item, deliveries);
             let change = self.deliveries.acknowledge(&self.items, block, which, action, until);
             if let Some(change) = change {
@@ -357,7 +370,7 @@ impl QueueSegment {
     pub fn bytes_used(&self) -> u64 {
         let (put, taken) = (self.items.amount(), self.deliveries.taken());
         let beside = self.items.bytes() + self.waiters.bytes() + self.deliveries.bytes();
-        put.1 - taken.1 + (put.0 - taken.0) * PLACE as u64 + beside as u64
+        put.1 - self.items.elsewhere() - taken.1 + (put.0 - taken.0) * PLACE as u64 + beside as u64
     }
 
     /// The work after every change: waiting requests are served, and an empty block starts again or is
@@ -469,11 +482,12 @@ fn check_get(args: &GetArgs) -> Result<(), Answer> {
         let text = format!("a request takes 1 to {QUEUE_BATCH_MAX} items, not {}", args.items);
         return Err(Answer::refuse(Status::InvalidArgument, text));
     }
-    if args.reserve_ms > RESERVE_MAX_MS {
-        let text = format!(
-            "a reservation of {} ms is over the limit of {RESERVE_MAX_MS} ms",
-            args.reserve_ms
-        );
+    check_reserve(args.reserve_ms)
+}
+
+fn check_reserve(ms: u32) -> Result<(), Answer> {
+    if ms > RESERVE_MAX_MS {
+        let text = format!("a reservation of {ms} ms is over the limit of {RESERVE_MAX_MS} ms");
         return Err(Answer::refuse(Status::InvalidArgument, text));
     }
     Ok(())

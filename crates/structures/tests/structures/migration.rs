@@ -2,14 +2,17 @@
 
 use crate::Driver;
 use honeycomb_structures::{
-    Answer, Backing, Capacity, CapacityRequest, Event, FileBlock, Growth, Migrate, Migrating,
-    Movable, Operation, Ops, Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds,
-    Structure, Successor, Totals, Waits,
+    Answer, Backing, Capacity, CapacityRequest, Event, ExtentRef, FileBlock, Growth, Migrate,
+    Migrating, Movable, Operation, Ops, Outcome, Parcel, Payload, Prepared, QueueBlock,
+    QueueBounds, Structure, Successor, Totals, Waits,
 };
-use honeycomb_types::{Marks, Time};
+use honeycomb_types::{BlockAt, Marks, Time};
 use honeycomb_wire::data::{MovedArgs, ReadArgs};
+use honeycomb_wire::extents::{PutExtents, StoredWhen, put_extents};
 use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveRegionRequest, MoveStateRequest};
-use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, Items, put_lengths};
+use honeycomb_wire::queue::{
+    AckAction, AckArgs, GetArgs, GetExtentsArgs, Items, LargeItem, put_lengths,
+};
 use honeycomb_wire::{Field, Op, Status, checksum};
 use std::ops::Range;
 use std::time::Duration;
@@ -381,6 +384,53 @@ fn restored<S: Structure>(
     assert_eq!(to.run(Op::MoveState, &part.encode(), image).status, Status::Ok);
     let done = MoveDoneRequest { move_id: MOVE, entries: totals.entries, bytes: totals.bytes };
     to.run(Op::MoveDone, &done.encode(), b"")
+}
+
+/// A list moves with its owner, its reservation and its count, and the extents stay; while its bytes are sent
+/// it is not replaced.
+#[test]
+fn large_items_of_a_queue_move_as_lists() {
+    let (mut a, mut b) = (queue(9, 0), queue(9, MOVE));
+    let extent = |id| ExtentRef { at: BlockAt::of(77, 3), id, len: 900 };
+    let put_list = |d: &mut Driver<QueueBlock>, id: u64, when: StoredWhen<'_>, key: &[u8]| {
+        let list = put_extents(&[extent(id)]);
+        let (args, payload) = PutExtents { when, key, list: &list }.encode();
+        let (ticket, outcome) = d.submit(Op::QueuePutExtents, &args, &payload);
+        assert_eq!(outcome, Outcome::Parked);
+        d.adopted(ticket, id, Ok(()));
+        d.completed().map(|(_, answer)| answer.status)
+    };
+    let reserve = |d: &mut Driver<QueueBlock>| {
+        let args = GetExtentsArgs { reserve_ms: 1000, stay: false }.encode();
+        let answer = d.run(Op::QueueGetExtents, &args, b"");
+        (LargeItem::decode(&answer.args).unwrap(), d.bytes(&answer))
+    };
+    put(&mut a, b"0");
+    for id in [1, 2, 3] {
+        assert_eq!(put_list(&mut a, id, StoredWhen::Always, b""), Some(Status::Ok));
+    }
+    assert_eq!(taken(&a.run(Op::QueueGet, &get_args(1, 0), b"")), (0, b"0".to_vec()));
+    let (first, list) = reserve(&mut a);
+    assert_eq!(list, put_extents(&[extent(1)]));
+    let used = a.structure.bytes_used();
+    begin(&mut a);
+    migrate(&mut a, &mut b);
+    let old = put_extents(&[extent(3)]);
+    assert_eq!(put_list(&mut a, 9, StoredWhen::Still(&old), &3u64.to_le_bytes()), None);
+    freeze(&mut a);
+    migrate(&mut a, &mut b);
+    finish(&mut a, &mut b);
+    assert_eq!(b.structure.bytes_used(), used);
+    assert_eq!(b.run(Op::QueueLength, &[0], b"").args[8..16], 2701u64.to_le_bytes());
+    let (second, list) = reserve(&mut b);
+    assert_eq!((second.number, list), (2, put_extents(&[extent(2)])));
+    for (item, owner) in [(second, 2), (first, 1)] {
+        let items = vec![(item.number, item.deliveries)];
+        let ack = AckArgs { action: AckAction::Done, timeout_ms: 0, items }.encode();
+        assert_eq!(b.run(Op::QueueAck, &ack, b"").value, 1);
+        let events = b.events();
+        assert_eq!(events, [Event::DropExtents(owner, vec![extent(owner)])]);
+    }
 }
 
 /// A queue from which one item was taken and one is reserved, after its bytes were sent to another block; and

@@ -1,4 +1,5 @@
 mod blocks;
+mod large;
 mod reservations;
 mod waiting;
 

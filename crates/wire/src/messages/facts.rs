@@ -95,6 +95,7 @@ impl Op {
             | Op::FileMap
             | Op::QueuePeek
             | Op::QueueLength
+            | Op::QueueLists
             | Op::KvGet
             | Op::KvExists
             | Op::KvScan
@@ -122,6 +123,8 @@ impl Op {
             | Op::QueueGet
             | Op::QueueClose
             | Op::QueueAck
+            | Op::QueuePutExtents
+            | Op::QueueGetExtents
             | Op::KvPut
             | Op::KvDelete
             | Op::KvUpdate
@@ -245,7 +248,7 @@ impl Op {
     /// The condition for which it may wait.
     pub fn may_wait(self) -> MayWait {
         match self {
-            Op::QueuePut | Op::QueueGet => MayWait::Deadline,
+            Op::QueuePut | Op::QueueGet | Op::QueuePutExtents => MayWait::Deadline,
             Op::ExtentBlocks | Op::GrowStructure | Op::BeginMove | Op::GrowBlock => MayWait::Memory,
             _ => MayWait::No,
         }

@@ -183,7 +183,7 @@ pub enum Op {
     FileMap = 0x1006,
     /// Puts items at the tail, in order and without others between them, all or none. Arguments: empty (the payload is one item), or the length of each item (u32), with their concatenation as payload. Waits for space in a bounded queue up to the header's deadline, then answers QueueFull. The value is the number of the first item within the block.
     QueuePut = 0x1101,
-    /// Takes items from the head, waiting for the first up to the header's deadline. Arguments: maximum items u32, maximum bytes u32 (the first item may exceed it), time-out u32 (0 takes them for good; otherwise they are reserved for so many milliseconds), stay u8 (1: a block that is full and empty answers QueueEmpty instead of Moved). The payload has the items, the value is their number; reply arguments: number of the first u64 (the others follow it), deliveries u32 (how often they have been delivered, including this time; the same for all of them), the length of each u32. QueueEmpty, or QueueClosed if it has ended.
+    /// Takes items from the head, waiting for the first up to the header's deadline. Arguments: maximum items u32, maximum bytes u32 (the first item may exceed it), time-out u32 (0 takes them for good; otherwise they are reserved for so many milliseconds), stay u8 (1: a block that is full and empty answers QueueEmpty instead of Moved). The payload has the items, the value is their number; reply arguments: number of the first u64 (the others follow it), deliveries u32 (how often they have been delivered, including this time; the same for all of them), the length of each u32. QueueEmpty, or QueueClosed if it has ended. ValueTooLarge if the first item is in extents (QueueGetExtents); such an item ends the items of a reply.
     QueueGet = 0x1102,
     /// The items that QueueGet would return, without taking them. Arguments: maximum items u32, maximum bytes u32. The reply is that of QueueGet.
     QueuePeek = 0x1103,
@@ -193,6 +193,12 @@ pub enum Op {
     QueueClose = 0x1105,
     /// Completes or extends reservations of this block. Arguments: action u8 (0 done with it, 1 return it at once, 2 hold it for longer), time-out u32 (milliseconds, for action 2), then the number u64 and the deliveries u32 of each, from QueueGet. The value is the number of items that were still reserved under that delivery; reply arguments: a byte for each, 1 or 0.
     QueueAck = 0x1106,
+    /// As QueuePut, for one item that was written as extents (ExtentPut). Arguments: mode u8, 0. The payload names them as that of KvPutExtents does. Waits for no space: Busy before the header's deadline, then QueueFull. They belong to the item from then on; after any other answer they are freed, except after Busy, QueueFull or a routing answer that precedes their check. In mode 2 the arguments continue with the number of an item, u64, and the payload begins with the bytes of another list, u32, and that list: the item is replaced if it still is that list, which has the same bytes in other blocks; KeyNotFound if it is not.
+    QueuePutExtents = 0x1107,
+    /// Reserves the item at the head if it is in extents, so that QueueGet answers ValueTooLarge. Arguments: time-out u32 (milliseconds; 0 only names its extents), stay u8 as in QueueGet. The payload names the extents; reply arguments: number u64 and deliveries u32 of the item. QueueAck settles it. QueueEmpty if the item at the head is another one, or there is none.
+    QueueGetExtents = 0x1108,
+    /// The items of this block that are in extents, in order. Argument: number of the first that is wanted u64. The payload has for each its number u64, the bytes of its list u32, and the list as in KvPutExtents; at most 1 MiB, or one. The value is the number from which to continue, 0 after the last.
+    QueueLists = 0x1109,
     /// Arguments: the key. The payload is the value.
     KvGet = 0x1201,
     /// Arguments: mode u8 (0 always, 1 only if absent, 3 always, without the answer), key. The payload is the value. The reply's value is 1 if an entry was replaced.
@@ -221,7 +227,7 @@ pub enum Op {
     KvPutExtents = 0x120D,
     /// Deletes an entry if its value consists of these extents, as returned by KvGet. Arguments: the key. Payload: as KvPutExtents. CompareFailed if it has another value; KeyNotFound if there is none. The extents are dropped with it. A caller that has read them before has taken the value: of several, one deletes it.
     KvDeleteExtents = 0x120E,
-    /// Writes an extent, the payload, into a block of extents. No arguments. The value is its id, unique in this block and epoch. An extent that no KvPutExtents names within EXTENT_PENDING_MS is dropped; ExtentKeep restarts that time. A repetition writes another extent, and the first one is dropped in its time. BlockFull if there is no space for it here.
+    /// Writes an extent, the payload, into a block of extents. No arguments. The value is its id, unique in this block and epoch. An extent that no KvPutExtents or QueuePutExtents names within EXTENT_PENDING_MS is dropped; ExtentKeep restarts that time. A repetition writes another extent, and the first one is dropped in its time. BlockFull if there is no space for it here.
     ExtentPut = 0x1401,
     /// Arguments: id u64. The payload is the extent. ExtentGone if it does not exist.
     ExtentGet = 0x1402,
@@ -233,7 +239,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 109] = [
+    pub const ALL: [Op; 112] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -326,6 +332,9 @@ impl Op {
         Op::QueueLength,
         Op::QueueClose,
         Op::QueueAck,
+        Op::QueuePutExtents,
+        Op::QueueGetExtents,
+        Op::QueueLists,
         Op::KvGet,
         Op::KvPut,
         Op::KvDelete,
@@ -440,6 +449,9 @@ impl Op {
             0x1104 => Op::QueueLength,
             0x1105 => Op::QueueClose,
             0x1106 => Op::QueueAck,
+            0x1107 => Op::QueuePutExtents,
+            0x1108 => Op::QueueGetExtents,
+            0x1109 => Op::QueueLists,
             0x1201 => Op::KvGet,
             0x1202 => Op::KvPut,
             0x1203 => Op::KvDelete,
@@ -557,6 +569,9 @@ impl Op {
             Op::QueueLength => "QueueLength",
             Op::QueueClose => "QueueClose",
             Op::QueueAck => "QueueAck",
+            Op::QueuePutExtents => "QueuePutExtents",
+            Op::QueueGetExtents => "QueueGetExtents",
+            Op::QueueLists => "QueueLists",
             Op::KvGet => "KvGet",
             Op::KvPut => "KvPut",
             Op::KvDelete => "KvDelete",
@@ -674,6 +689,9 @@ impl Op {
             Op::QueueLength => 0x1104,
             Op::QueueClose => 0x1105,
             Op::QueueAck => 0x1106,
+            Op::QueuePutExtents => 0x1107,
+            Op::QueueGetExtents => 0x1108,
+            Op::QueueLists => 0x1109,
             Op::KvGet => 0x1201,
             Op::KvPut => 0x1202,
             Op::KvDelete => 0x1203,
@@ -802,6 +820,9 @@ impl Op {
             Op::QueueLength => of(P::Data, A::Grant, 1, PLAIN),
             Op::QueueClose => of(P::Data, A::Grant, 2, LANE),
             Op::QueueAck => of(P::Data, A::Grant, 1, LANE),
+            Op::QueuePutExtents => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
+            Op::QueueGetExtents => of(P::Data, A::Grant, 1, LANE),
+            Op::QueueLists => of(P::Data, A::Grant, 1, PLAIN),
             Op::KvGet => of(P::Data, A::Grant, 1, PLAIN),
             Op::KvPut => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::KvDelete => of(P::Data, A::Grant, 2, LANE),

@@ -162,6 +162,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         ReturnBlock ReturnBlockRequest ReturnBlockReply,;
         data Subscribe AckResults NextBlock FileAppend FileRead FileSize FileSeal FileReadMany FileMap
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
+             QueuePutExtents QueueGetExtents QueueLists
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength
              KvMultiGet KvBatch KvAccumulate KvPutExtents KvDeleteExtents ExtentPut ExtentGet ExtentKeep
     )

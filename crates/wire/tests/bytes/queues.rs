@@ -1,10 +1,15 @@
 //! The hand-written layouts of queues and notices, compared with their vectors.
 
 use crate::common::{bytes, list, number, text, vectors};
+use honeycomb_types::BlockAt;
 use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::extents::{ExtentRef, put_extents};
 use honeycomb_wire::notice::{Change, Notice};
-use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, lengths, put_lengths};
-use honeycomb_wire::{Op, Status};
+use honeycomb_wire::queue::{
+    AckAction, AckArgs, Counts, GetArgs, GetExtentsArgs, Items, LargeItem, large_items, lengths,
+    put_large_item, put_lengths,
+};
+use honeycomb_wire::{Field, Op, Status};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -45,9 +50,26 @@ pub fn check_request(op: Op, fields: &Value, args: &[u8], payload: &[u8], at: &s
             out = ack.encode();
             assert_eq!(AckArgs::decode(args), Ok(ack), "{at}");
         }
+        Op::QueueGetExtents => {
+            let get =
+                GetExtentsArgs { reserve_ms: narrow("reserve_ms"), stay: narrow("stay") == 1 };
+            out = get.encode();
+            assert_eq!(GetExtentsArgs::decode(args), Ok(get), "{at}");
+        }
+        Op::QueueLists => out = number(&fields["from"]).encode(),
         _ => out.push(narrow("tail") as u8),
     }
     assert_eq!(out, args, "{at}");
+}
+
+/// The extents of a sample.
+pub fn extents_of(shown: &Value) -> Vec<ExtentRef> {
+    let extents = list(shown).iter().map(|one| ExtentRef {
+        at: BlockAt::of(number(&one[0]), number(&one[1])),
+        id: number(&one[2]),
+        len: number(&one[3]) as u32,
+    });
+    extents.collect()
 }
 
 pub fn check_reply(op: Op, sample: &Value, args: &[u8], payload: &[u8], at: &str) {
@@ -73,6 +95,21 @@ pub fn check_reply(op: Op, sample: &Value, args: &[u8], payload: &[u8], at: &str
             };
             assert_eq!(counts.encode(), args, "{at}");
             assert_eq!(Counts::decode(args), Ok(counts), "{at}");
+        }
+        Op::QueueGetExtents => {
+            let item = LargeItem { number: wide("number"), deliveries: wide("deliveries") as u32 };
+            assert_eq!(item.encode(), args, "{at}");
+            assert_eq!(LargeItem::decode(args), Ok(item), "{at}");
+            assert_eq!(put_extents(&extents_of(&fields["extents"])), payload, "{at}");
+        }
+        Op::QueueLists => {
+            let pair = |pair: &Value| (number(&pair[0]), put_extents(&extents_of(&pair[1])));
+            let items: Vec<(u64, Vec<u8>)> = list(&fields["items"]).iter().map(pair).collect();
+            let mut page = Vec::new();
+            items.iter().for_each(|(number, list)| put_large_item(*number, list, &mut page));
+            assert_eq!(page, payload, "{at}");
+            let told = items.iter().map(|(number, list)| (*number, &list[..]));
+            assert_eq!(large_items(payload), Ok(told.collect()), "{at}");
         }
         _ => {
             let held: Vec<u8> =

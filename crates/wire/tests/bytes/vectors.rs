@@ -14,12 +14,12 @@ use honeycomb_wire::data::{
     Brings, MovedArgs, PutMode, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks,
     put_scan_entry, scan_entries,
 };
-use honeycomb_wire::extents::{
-    ExtentRef, PutExtents, StoredWhen, extents, put_extents, value_length,
-};
+use honeycomb_wire::extents::{PutExtents, StoredWhen, extents, put_extents, value_length};
 use honeycomb_wire::messages::HelloRequest;
 use honeycomb_wire::notice::{Filter, Notice, SubscribeArgs};
-use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths};
+use honeycomb_wire::queue::{
+    AckArgs, Counts, GetArgs, GetExtentsArgs, Items, LargeItem, large_items, lengths,
+};
 use honeycomb_wire::token::{Caveat, Unproven};
 use honeycomb_wire::{
     Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Mutates, Op, Plane,
@@ -163,7 +163,7 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
         Op::FileRead => ReadArgs::decode(args).map(drop),
         Op::KvPut => PutMode::and_key(args).map(drop),
         Op::KvDelete => mode_and_key(args).map(drop),
-        Op::KvPutExtents => {
+        Op::KvPutExtents | Op::QueuePutExtents => {
             PutExtents::decode(args, payload).and_then(|put| extents(put.list).map(drop))
         }
         Op::KvDeleteExtents => extents(payload).map(drop),
@@ -175,6 +175,7 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
         Op::QueueGet => GetArgs::decode(args).map(drop),
         Op::QueuePeek => GetArgs::decode_peek(args).map(drop),
         Op::QueueAck => AckArgs::decode(args).map(drop),
+        Op::QueueGetExtents => GetExtentsArgs::decode(args).map(drop),
         Op::FileReadMany => batch::ReadManyArgs::decode(args).map(drop),
         Op::KvMultiGet => u32::decode(args).and(batch::keys(payload).map(drop)),
         Op::KvBatch => bool::decode(args).and(batch::batch_ops(payload).map(drop)),
@@ -188,6 +189,8 @@ fn data_reply(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
         Op::KvScan => scan_entries(payload).map(drop),
         Op::QueueGet | Op::QueuePeek => Items::decode(args, payload.len()).map(drop),
         Op::QueueLength => Counts::decode(args).map(drop),
+        Op::QueueGetExtents => LargeItem::decode(args).map(drop),
+        Op::QueueLists => large_items(payload).map(drop),
         other => panic!("the reply to {} has no layout to break", other.name()),
     }
 }
@@ -470,7 +473,13 @@ fn check_data_request(op: Op, sample: &Value) {
             put_acks(&lanes, &mut out);
             assert_eq!((acks(&args), out), (Ok(lanes), args), "{at}");
         }
-        Op::QueuePut | Op::QueueGet | Op::QueuePeek | Op::QueueLength | Op::QueueAck => {
+        Op::QueuePut
+        | Op::QueueGet
+        | Op::QueuePeek
+        | Op::QueueLength
+        | Op::QueueAck
+        | Op::QueueGetExtents
+        | Op::QueueLists => {
             queues::check_request(op, &sample["fields"], &args, &payload, &at);
         }
         Op::FileRead => {
@@ -499,16 +508,9 @@ fn check_data_request(op: Op, sample: &Value) {
             assert_eq!(args, bytes(field("key")), "{at}");
             assert_eq!(extents(&payload).map(|list| put_extents(&list)), Ok(payload), "{at}");
         }
-        Op::KvPutExtents => {
+        Op::KvPutExtents | Op::QueuePutExtents => {
             let key = bytes(field("key"));
-            let told = |name| {
-                let told = list(field(name)).iter().map(|told| ExtentRef {
-                    at: BlockAt::of(number(&told[0]), number(&told[1])),
-                    id: number(&told[2]),
-                    len: number(&told[3]) as u32,
-                });
-                told.collect::<Vec<ExtentRef>>()
-            };
+            let told = |name| queues::extents_of(field(name));
             let mode = number(field("mode"));
             let old = if mode == 2 { put_extents(&told("old")) } else { Vec::new() };
             let when = match mode {
@@ -584,7 +586,12 @@ fn check_data_reply(op: Op, sample: &Value) {
             assert_eq!(entries.len(), list(&sample["fields"]["entries"]).len(), "{at}");
             assert_eq!(out, payload, "{at}");
         }
-        Op::QueueGet | Op::QueuePeek | Op::QueueLength | Op::QueueAck => {
+        Op::QueueGet
+        | Op::QueuePeek
+        | Op::QueueLength
+        | Op::QueueAck
+        | Op::QueueGetExtents
+        | Op::QueueLists => {
             queues::check_reply(op, sample, &args, &payload, &at);
         }
         Op::FileReadMany | Op::KvMultiGet | Op::KvBatch => {

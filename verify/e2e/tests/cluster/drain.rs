@@ -2,7 +2,7 @@
 
 use honeycomb_client::{Client, Heard};
 use honeycomb_e2e::{
-    Cluster, KIB, LEASE_MS, eventually, eventually_within, file, kv, noise, prefix, status,
+    Cluster, KIB, LEASE_MS, Stop, eventually, eventually_within, file, kv, noise, prefix, status,
 };
 use honeycomb_env::Clock;
 use honeycomb_server::Departure;
@@ -94,6 +94,59 @@ fn large_values_leave_a_server_that_is_taken_out() {
 #[test]
 fn every_controller_shard_lets_it_go() {
     values_leave(2);
+}
+
+/// Large items are evacuated while they are put, reserved and taken, in a bounded queue: each is returned
+/// once, in the order of the puts.
+#[test]
+fn large_items_leave_under_load() {
+    let mut cluster = Cluster::start(3, 16 * 1024 * KIB, 64 * KIB);
+    let (client, job) = cluster.job("job");
+    prefix(&client, &job, "t", LEASE_MS);
+    let queue = client.create_queue(job.job, "t:", 40, 0, false).unwrap();
+    let open = || cluster.client(&job.token, PrefixId(0)).open_queue(job.job, "t:").unwrap();
+    let item = |n: u64| {
+        let mut item =
+            noise(n, if n.is_multiple_of(3) { 100 } else { 9_000 + (n % 5) as usize * 9_000 });
+        item[..8].copy_from_slice(&n.to_le_bytes());
+        item
+    };
+    // Some are there, and one is reserved, before the server leaves.
+    (0..30).for_each(|n| queue.put(&item(n), PATIENCE).unwrap());
+    let held = queue.reserve(1, PATIENCE, PATIENCE).unwrap().remove(0);
+    let (producing, consuming, stop) = (open(), open(), AtomicBool::new(false));
+    let (put, got) = std::thread::scope(|scope| {
+        let producer = scope.spawn(|| {
+            let mut n = 30;
+            while !stop.load(Relaxed) {
+                producing.put(&item(n), PATIENCE).unwrap();
+                n += 1;
+            }
+            producing.close().unwrap();
+            n
+        });
+        let consumer = scope.spawn(|| {
+            let mut got = Vec::new();
+            loop {
+                match consuming.get(PATIENCE) {
+                    Ok(found) => got.push(found.expect("an item")),
+                    Err(e) if e.status == Status::QueueClosed => return got,
+                    Err(e) => panic!("{e}"),
+                }
+            }
+        });
+        {
+            let _stop = Stop(&stop);
+            take_the_first_out(&mut cluster);
+        }
+        let put = producer.join().unwrap();
+        assert_eq!(queue.acknowledge(&[&held]).unwrap(), [true], "it is still held");
+        (put, consumer.join().unwrap())
+    });
+    assert!(held.item == item(0), "it differs");
+    let numbers = got.iter().map(|item| u64::from_le_bytes(item[..8].try_into().unwrap()));
+    assert!(numbers.eq(1..put), "they are not all, once, in order");
+    assert!(got.iter().zip(1..).all(|(got, n)| *got == item(n)), "an item differs");
 }
 
 /// Large values are evacuated while they are replaced, read and taken: every read answers one of the put

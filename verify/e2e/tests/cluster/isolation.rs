@@ -23,7 +23,7 @@ use honeycomb_wire::data::{Brings, ReadArgs, ScanArgs, SwapArgs, put_acks};
 use honeycomb_wire::extents::{ExtentRef, put_extents};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
-use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs};
+use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, GetExtentsArgs};
 use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::token::{Caveat, Grant};
 use honeycomb_wire::{Auth, Field, Plane, RootKey, attenuate, checksum};
@@ -267,7 +267,12 @@ impl<'a> Watch<'a> {
 fn small_only(op: Op) -> bool {
     matches!(
         op,
-        Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate | Op::KvPutExtents | Op::KvDeleteExtents
+        Op::KvMultiGet
+            | Op::KvBatch
+            | Op::KvAccumulate
+            | Op::KvPutExtents
+            | Op::KvDeleteExtents
+            | Op::QueuePutExtents
     )
 }
 
@@ -489,7 +494,10 @@ fn at_controller(op: Op) -> AtController {
         | Op::FileMap
         | Op::FileSeal
         | Op::QueuePut
+        | Op::QueuePutExtents
         | Op::QueueGet
+        | Op::QueueGetExtents
+        | Op::QueueLists
         | Op::QueuePeek
         | Op::QueueLength
         | Op::QueueClose

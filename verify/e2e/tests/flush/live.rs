@@ -1,8 +1,8 @@
 //! Flushes of prefixes that live on.
 
-use super::{NO_WAIT, Root, all_free, cluster, flushed_to, flushing, look, objects};
+use super::{NO_WAIT, Root, all_free, cluster, flushed_to, flushing, item, look, objects};
 use honeycomb_client::{Client, FlushProgress, JobTicket, Kv};
-use honeycomb_e2e::{KIB, LEASE_MS, eventually, file, kv, noise};
+use honeycomb_e2e::{KIB, LEASE_MS, Stop, eventually, file, kv, noise};
 use honeycomb_tiers::{FlushRoot, Flushed};
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
@@ -57,7 +57,7 @@ fn all_is_there(root: &FlushRoot, objects: impl Fn() -> Vec<String>) {
     let f = file(&client, &job, "t:text");
     f.write_all(&text).unwrap();
     let q = client.create_queue(job.job, "t:work", 0, 0, false).unwrap();
-    let items: Vec<Vec<u8>> = (0..400).map(|i| noise(i, 200 + i as usize)).collect();
+    let items: Vec<Vec<u8>> = (0..400).map(item).collect();
     items.iter().for_each(|item| q.put(item, NO_WAIT).unwrap());
     let k = kv(&client, &job, "t:table", 8);
     let table = fill(&k);
@@ -148,7 +148,7 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
             while !over.load(SeqCst) {
                 let at = put.load(SeqCst);
                 if at < 1000 {
-                    q.put(&noise(at, 500), NO_WAIT).unwrap();
+                    q.put(&item(at), NO_WAIT).unwrap();
                     put.store(at + 1, SeqCst);
                 }
             }
@@ -176,6 +176,7 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
                 }
             }
         });
+        let _stop = Stop(&over);
         for round in 0..8 {
             turn.store(round + 1, SeqCst);
             let before = (written.load(SeqCst), put.load(SeqCst), keys.load(SeqCst));
@@ -190,7 +191,7 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
             assert!(text.chunks(1000).enumerate().all(|(i, line)| line == noise(i as u64, 1000)));
             let items: Vec<Vec<u8>> = flushed.queue("work").unwrap().map(Result::unwrap).collect();
             assert!(items.len() as u64 >= before.1, "round {round}");
-            assert!(items.iter().enumerate().all(|(i, item)| *item == noise(i as u64, 500)));
+            assert!(items.iter().enumerate().all(|(i, there)| *there == item(i as u64)));
             let table = table_of(&flushed, "table");
             for key in 0..before.2 {
                 let there = table.get(format!("key-{key}").as_bytes());
@@ -203,7 +204,6 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
                 assert!(whole, "round {round}: the value of {key} is none that was put");
             }
         }
-        over.store(true, SeqCst);
     });
     assert!(look(&client, &job, "t").structures.iter().any(|s| s.name == "table" && s.blocks > 3));
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));

@@ -1,7 +1,7 @@
 //! Loads of flushes by the program: into another prefix, another cluster, blocks of another size.
 
 use super::live::{at, fill, flush, prefix, table_of};
-use super::{NO_WAIT, Root, all_free, cluster, flushing};
+use super::{NO_WAIT, Root, all_free, cluster, flushing, item};
 use honeycomb_client::{Client, Error, JobTicket};
 use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, file, kv, noise};
 use honeycomb_tiers::FlushRoot;
@@ -81,7 +81,7 @@ fn comes_back(root: &FlushRoot, environment: &[(&'static str, String)]) {
     f.write_all(&noise(1, 300_000)).unwrap();
     f.seal().unwrap();
     let q = client.create_queue(job.job, "t:work", 500, 0, false).unwrap();
-    let items: Vec<Vec<u8>> = (0..400).map(|i| noise(i, 200 + i as usize)).collect();
+    let items: Vec<Vec<u8>> = (0..400).map(item).collect();
     items.iter().for_each(|item| q.put(item, NO_WAIT).unwrap());
     q.close().unwrap();
     let k = kv(&client, &job, "t", 8);

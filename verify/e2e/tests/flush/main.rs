@@ -79,6 +79,11 @@ fn objects(directory: &Path) -> Vec<String> {
     names
 }
 
+/// An item of a queue: every fiftieth is in blocks of its own.
+fn item(n: u64) -> Vec<u8> {
+    noise(n, if n % 50 == 7 { 9_000 + 30 * n as usize } else { 200 + n as usize % 400 })
+}
+
 /// Fills a prefix with a file, a queue and a kv of many blocks, lets it expire, and finds them below the
 /// root as they were, in objects that all belong to the flush.
 fn all_comes_back(root: &FlushRoot, objects: impl Fn() -> Vec<String>) {
@@ -91,7 +96,7 @@ fn all_comes_back(root: &FlushRoot, objects: impl Fn() -> Vec<String>) {
     let f = file(&client, &job, "t:text");
     f.write_all(&text).unwrap();
     let q = client.create_queue(job.job, "t:work", 0, 0, false).unwrap();
-    let items: Vec<Vec<u8>> = (0..400).map(|i| noise(i, 200 + i as usize)).collect();
+    let items: Vec<Vec<u8>> = (0..400).map(item).collect();
     for item in &items {
         q.put(item, NO_WAIT).unwrap();
     }

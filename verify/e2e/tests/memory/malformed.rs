@@ -10,7 +10,7 @@ use honeycomb_client::{Client, JobTicket, Kv};
 use honeycomb_e2e::raw::{
     ANY_SHARD, Raw, data_header, first_block, frame, hello_args, keyed_cluster,
 };
-use honeycomb_e2e::{Cluster, eventually, file, kv, noise, prefix};
+use honeycomb_e2e::{Cluster, Stop, eventually, file, kv, noise, prefix};
 use honeycomb_env::{Entropy, resident_anonymous_bytes};
 use honeycomb_types::limits::{
     ARGS_MAX, CONTROL_ARGS_MAX, FRAME_MAX, HELLO_MAX, KEY_MAX, REQUEST_HEADER,
@@ -23,6 +23,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 const MEMORY: u64 = 32 << 20;
@@ -820,17 +821,8 @@ fn numbers_at_their_ends_are_answered() {
 
 // -------------------------------------------------------------------------- beside a victim
 
-/// Ends the victim's loop, also when the test fails beside it.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
-/// A client that puts and gets until `stop`; returns the number of rounds.
-fn live(store: &Kv, stop: &AtomicBool) -> u64 {
+/// A client that puts and gets until `stop`, and reports its first round.
+fn live(store: &Kv, stop: &AtomicBool, begun: &Sender<()>) {
     let mut value = Vec::new();
     let mut rounds = 0u64;
     while !stop.load(Relaxed) {
@@ -840,8 +832,10 @@ fn live(store: &Kv, stop: &AtomicBool) -> u64 {
         assert!(store.get(key.as_bytes(), &mut value).expect("the victim's get"));
         assert!(value == expected, "the victim got something else in round {rounds}");
         rounds += 1;
+        if rounds == 1 {
+            begun.send(()).unwrap();
+        }
     }
-    rounds
 }
 
 /// Runs `harm` while a client of another job lives on the same servers.
@@ -850,16 +844,14 @@ fn beside_a_victim(cluster: &Cluster, harm: impl FnOnce()) {
     prefix(&client, &job, "v", 0);
     // Two blocks, which are of different shards where they can be.
     let store = kv(&client, &job, "v:kv", 2);
-    let stop = AtomicBool::new(false);
-    let rounds = std::thread::scope(|scope| {
-        let victim = scope.spawn(|| live(&store, &stop));
-        {
-            let _stop = Stop(&stop);
-            harm();
-        }
-        victim.join().unwrap()
+    let (stop, (begun, begins)) = (AtomicBool::new(false), channel());
+    std::thread::scope(|scope| {
+        let (store, stop_at) = (&store, &stop);
+        scope.spawn(move || live(store, stop_at, &begun));
+        let _stop = Stop(&stop);
+        begins.recv().expect("the victim lives");
+        harm();
     });
-    assert!(rounds > 0, "the victim did not get to do anything");
     // And still when all is over.
     let mut value = Vec::new();
     store.put(b"last", b"word").unwrap();

@@ -1,8 +1,8 @@
 //! Checks of a region that another server has sent: operations rely on all of them.
 
-use super::super::large::is_list;
 use super::super::large_values::large_id;
 use super::{DEAD, ENTRY, EXTENTS, Head, LARGE, LONG, Region, STAGED};
+use crate::adopting::is_list;
 use honeycomb_block::Backing;
 
 /// The content of a received region without faults.

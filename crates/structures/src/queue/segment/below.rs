@@ -6,7 +6,8 @@
 //! once, and an emptied block is never written again.
 
 use super::QueueSegment;
-use crate::queue::items::PLACE;
+use crate::adopting::list_of;
+use crate::queue::items::{LIST, PLACE};
 use crate::{Answer, Bytes, Fetched, LowerTierReads, Rest, Snapshot};
 use honeycomb_wire::Op;
 use honeycomb_wire::queue::GetArgs;
@@ -26,12 +27,13 @@ impl QueueSegment {
         Snapshot::items(self.items.extent(), move |bytes, out| {
             let end_of = |item: usize| {
                 let place = &bytes[size - PLACE * (item + 1)..size - PLACE * item];
-                u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
+                u32::from_le_bytes(place.try_into().expect("a place has four bytes"))
             };
             for item in runs.iter().cloned().flatten() {
-                let start = item.checked_sub(1).map_or(0, end_of);
-                let item = &bytes[start..end_of(item)];
-                out.item(&[&(item.len() as u32).to_le_bytes(), item])?;
+                let (start, end) = (item.checked_sub(1).map_or(0, end_of), end_of(item));
+                let stored = &bytes[(start & !LIST) as usize..(end & !LIST) as usize];
+                let item = if end & LIST != 0 { list_of(stored) } else { stored };
+                out.item(&[&(item.len() as u32 | end & LIST).to_le_bytes(), item])?;
             }
             Ok(())
         })
@@ -53,7 +55,7 @@ impl LowerTierReads for QueueSegment {
     fn needs_bytes(&self, op: Op) -> bool {
         match op {
             // A get at an empty block waits, or continues in another block.
-            Op::QueueGet => self.items.count() > 0,
+            Op::QueueGet | Op::QueueGetExtents => self.items.count() > 0,
             Op::QueueClose => false,
             _ => true,
         }
@@ -69,6 +71,9 @@ impl LowerTierReads for QueueSegment {
                     Ok(Some(places)) if !bytes.wants(&places) => Answer::ok(0),
                     _ => self.peek(bytes, args).unwrap_or_else(|refusal| refusal),
                 }
+            }
+            Op::QueueLists => {
+                super::large::lists(self, bytes, args).unwrap_or_else(|refusal| refusal)
             }
             Op::QueueLength => self.counts(args),
             other => unreachable!("{} changes a block, or is none of a queue's", other.name()),

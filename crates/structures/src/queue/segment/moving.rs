@@ -77,6 +77,7 @@ impl Migrate for QueueSegment {
         self.items = log;
         self.items.restore(&counts);
         self.deliveries.restore(now, head as usize, taken, reserved);
+        self.items.count_elsewhere(block, self.deliveries.left(&self.items));
         self.bound.restore_ahead(ahead);
         self.tail.restore(tail);
         Ok(())
@@ -139,7 +140,7 @@ impl QueueImage {
     /// Refuses a state that the operations of a queue cannot lead to, with the directory in the block: they
     /// rely on all of this.
     fn check(&self, log: &ItemLog, block: &Backing) -> Result<(), Answer> {
-        let ItemCounts { committed, base, count, put_bytes, .. } = self.counts;
+        let ItemCounts { base, count, put_bytes, .. } = self.counts;
         let (ahead, ahead_bytes) = self.ahead.unwrap_or_default();
         if [base, put_bytes, ahead, ahead_bytes].into_iter().any(|counted| counted > COUNTED) {
             return Err(broken("a queue has counted more items or bytes than there can be"));
@@ -148,7 +149,10 @@ impl QueueImage {
             return Err(broken("the counters of the block do not fit its items"));
         }
         let head = self.head as usize;
-        let (mut held, mut left) = (HashSet::new(), committed - log.start_of(block, head) as u64);
+        let (mut held, mut left) = (HashSet::new(), 0);
+        for item in head..count as usize {
+            left += log.weight_of(block, item);
+        }
         for &(item, _, deliveries) in &self.reserved {
             if item >= head || !held.insert(item) {
                 return Err(broken("an item is reserved twice, or was never delivered"));
@@ -156,7 +160,7 @@ impl QueueImage {
             if !(1..=DELIVERIES).contains(&deliveries) {
                 return Err(broken("an item was delivered more often than it can be, or never"));
             }
-            left += (log.end_of(block, item) - log.start_of(block, item)) as u64;
+            left += log.weight_of(block, item);
         }
         let (taken, taken_bytes) = self.taken;
         let items = taken.checked_add(held.len() as u64) == Some(base + self.head);

@@ -431,6 +431,12 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         Op::QueueGet => body(get_one()),
         Op::QueuePeek => body(get_one()[..8].to_vec()),
         Op::QueueLength => body(vec![0]),
+        Op::QueuePutExtents => {
+            let extent = ExtentRef { at: victim.extents.at, id: 1, len: 100 << 10 };
+            Request { args: b"\0".to_vec(), payload: put_extents(&[extent]) }
+        }
+        Op::QueueGetExtents => body(GetExtentsArgs { reserve_ms: 1000, stay: false }.encode()),
+        Op::QueueLists => body(0u64.encode()),
         Op::QueueClose => body(Vec::new()),
         Op::QueueAck => {
             let (action, items) = (AckAction::Done, vec![(0, 1)]);

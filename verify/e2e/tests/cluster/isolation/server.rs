@@ -138,6 +138,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::FileSize
         | Op::QueuePeek
         | Op::QueueLength
+        | Op::QueueLists
         | Op::KvGet
         | Op::KvMultiGet
         | Op::KvExists
@@ -145,12 +146,13 @@ fn at_server(op: Op) -> AtServer {
         | Op::KvLength => reads(),
         // The named reservation was given to no consumer: there is nothing to acknowledge.
         Op::QueueAck => reads(),
-        Op::QueueGet => takes,
+        Op::QueueGet | Op::QueueGetExtents => takes,
         // These requests concern the session's own lanes and the map: any grant for the block is sufficient.
         Op::AckResults | Op::NextBlock => AtServer { writing: Some(Ok), nothing: Ok, ..reads() },
         Op::FileAppend
         | Op::FileSeal
         | Op::QueuePut
+        | Op::QueuePutExtents
         | Op::QueueClose
         | Op::KvPut
         | Op::KvPutExtents
@@ -542,8 +544,10 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
     let elsewhere = op == Op::Subscribe && held.at.block.shard().0 != shard;
     let expected = match op {
         _ if elsewhere => Status::NotServedHere,
-        // The extent that it names is another entry's.
-        Op::KvPutExtents => Status::ExtentGone,
+        // The extent that it names is another entry's, or another structure's.
+        Op::KvPutExtents | Op::QueuePutExtents => Status::ExtentGone,
+        // The item is in its block.
+        Op::QueueGetExtents => Status::QueueEmpty,
         // The key has another value.
         Op::KvDeleteExtents => Status::CompareFailed,
         Op::FileMap => Status::NotSealed,

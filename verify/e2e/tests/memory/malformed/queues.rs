@@ -2,7 +2,7 @@
 
 use super::*;
 use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
-use honeycomb_wire::queue::GetArgs;
+use honeycomb_wire::queue::{GetArgs, GetExtentsArgs};
 
 /// The arguments of a get.
 pub(super) fn get(items: u32, bytes: u32, reserve_ms: u32) -> Vec<u8> {
@@ -34,6 +34,16 @@ fn malformed() -> Vec<(&'static str, Op, Vec<u8>, &'static [u8])> {
         ("a length of nothing", Op::QueueLength, Vec::new(), b""),
         ("a length of tail 2", Op::QueueLength, vec![2], b""),
         ("a length with a byte too many", Op::QueueLength, vec![0, 0], b""),
+        ("a put of extents of no mode", Op::QueuePutExtents, Vec::new(), &[1; 28]),
+        ("a put of extents of mode 3", Op::QueuePutExtents, vec![3], &[1; 28]),
+        ("a put of extents under a key", Op::QueuePutExtents, vec![0, 1], &[1; 28]),
+        ("a put of extents where none is", Op::QueuePutExtents, vec![1], &[1; 28]),
+        ("a put of extents that are cut", Op::QueuePutExtents, vec![0], &[1; 27]),
+        ("a replaced item without a number", Op::QueuePutExtents, vec![2], &[0; 32]),
+        ("a get of extents that is cut", Op::QueueGetExtents, vec![0; 4], b""),
+        ("a get of extents of stay 2", Op::QueueGetExtents, vec![0, 0, 0, 0, 2], b""),
+        ("lists from a number that is cut", Op::QueueLists, vec![0; 7], b""),
+        ("lists with a byte too many", Op::QueueLists, vec![0; 9], b""),
         ("arguments to QueueClose", Op::QueueClose, vec![0], b""),
         ("an acknowledgement of nothing", Op::QueueAck, Vec::new(), b""),
         ("an acknowledgement of action 3", Op::QueueAck, vec![3, 0, 0, 0, 0], b""),
@@ -60,6 +70,9 @@ fn impossible() -> Vec<(&'static str, Op, Vec<u8>)> {
         ("a peek at no items", Op::QueuePeek, none[..8].to_vec()),
         ("a peek at too many", Op::QueuePeek, many[..8].to_vec()),
         ("an endless reservation", Op::QueueGet, get(1, 100, RESERVE_MAX_MS + 1)),
+        ("an endless reservation of extents", Op::QueueGetExtents, {
+            GetExtentsArgs { reserve_ms: RESERVE_MAX_MS + 1, stay: false }.encode()
+        }),
         ("a reservation kept for no time", Op::QueueAck, extend(0)),
         ("a reservation kept without end", Op::QueueAck, extend(RESERVE_MAX_MS + 1)),
     ]

@@ -5,6 +5,7 @@ use super::retry::{Retries, look_up};
 use super::store::{Fill, Written, scan, value, write};
 use super::table::{Act, Cell, Promise, Victim};
 use honeycomb_client::{Client, Error, JobTicket, Kv};
+use honeycomb_e2e::Stop;
 use honeycomb_env::Clock;
 use honeycomb_types::JobId;
 use honeycomb_wire::messages::{PrefixOptions, ServerInfo};
@@ -46,15 +47,6 @@ struct Story {
     emptied: (u64, u64),
     /// Keys beyond those of `Fill` and of writers.
     others: usize,
-}
-
-/// Ends the writers, also when a cell fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 impl Cell {
