@@ -31,10 +31,10 @@ __all__ = [
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "honeycomb-flush"
-VERSION: Final = 3
+VERSION: Final = 4
 # End of the names of parts that contain the extents of large values.
 EXTENTS: Final = ".extents.part"
-# Bit in the length of a value: a list of extents follows instead of the value.
+# Bit in the length of a value or an item: a list of extents follows instead of it.
 OF_EXTENTS: Final = 1 << 31
 
 Kind = Literal["file", "queue", "kv"]
@@ -109,8 +109,9 @@ class FlushedStructure:
     def items(self) -> Iterator[bytes]:
         """The items of a queue, in order. They include items that were reserved and not acknowledged."""
         self._expect("queue")
-        for ((item, _),) in self._records(1):
-            yield item
+        extents = self._extents()
+        for ((item, elsewhere),) in self._records(1):
+            yield b"".join(_value(item, extents)) if elsewhere else item
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of a key-value store, in no particular order."""

@@ -59,7 +59,7 @@ def flushed(client: honeycomb.Client) -> int:
 def test_what_was_in_the_store_is_on_disk(flushing: honeycomb.Client, root: Path) -> None:
     table = {f"key-{i}".encode(): bytes([i % 256]) * (i % 300) for i in range(400)}
     table |= {f"large-{i}".encode(): bytes([i]) * (i * 30_000) for i in range(1, 5)}
-    items = [f"item {i}".encode() * 10 for i in range(300)]
+    items = [f"item {i}".encode() * (10_000 if i % 100 == 7 else 10) for i in range(300)]
     text = bytes(range(256)) * 600
     with flushing.job("words", lease=60.0, keep=False) as job:
         job.create_addr_prefix(

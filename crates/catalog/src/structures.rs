@@ -68,7 +68,7 @@ pub(crate) struct StructureRecord {
     pub(crate) queue: Option<Box<QueueState>>,
     /// The moves of a kv that has split or merged.
     pub(crate) moves: Option<Box<Moves>>,
-    /// Blocks in which a kv keeps extents of large values. They are in no map: entries name them.
+    /// Blocks in which it keeps extents of large values or items. They are in no map: its content names them.
     pub(crate) extents: Vec<BlockId>,
     /// Number of leading map entries that equal the logged ones.
     pub(crate) unchanged: usize,

@@ -34,7 +34,7 @@ const AT_ONCE: usize = LARGE_FRACTION as usize;
 const KEEP_AT_ONCE: usize = 4096;
 const _: () = assert!(8 * KEEP_AT_ONCE <= ARGS_MAX);
 /// How often extents are retained while a value is being written.
-pub(crate) const KEEP_EVERY: Duration = Duration::from_millis(EXTENT_PENDING_MS / 4);
+const KEEP_EVERY: Duration = Duration::from_millis(EXTENT_PENDING_MS / 4);
 
 /// The extents of the large values of a structure: a value is in extents if it is longer than an eighth of a
 /// block.

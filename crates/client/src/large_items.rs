@@ -6,14 +6,15 @@
 //! again, and a consumer that was too slow does not return an item that another one has.
 
 use crate::error::Error;
-use crate::large::{Extents, KEEP_EVERY, TRIES};
+use crate::interrupt;
+use crate::large::{Extents, TRIES};
 use crate::queue::{Delivery, Queue};
 use crate::route::Target;
 use crate::structure::{Args, Exchange};
 use crate::transport::Sink;
 use honeycomb_types::Time;
 use honeycomb_types::limits::LARGE_FRACTION;
-use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, put_extents};
+use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, put_extents, value_length};
 use honeycomb_wire::queue::{AckAction, GetArgs, GetExtentsArgs, LargeItem};
 use honeycomb_wire::{Op, Status};
 use std::time::Duration;
@@ -21,6 +22,13 @@ use std::time::Duration;
 /// The time within which a consumer reads the extents of an item that it takes: the item is reserved for so
 /// long, and delivered again if the consumer dies.
 const READ_WITHIN: Duration = Duration::from_secs(60);
+/// Bytes for each millisecond with which an item is expected to be read at least. A longer item is held for
+/// longer.
+const SLOWEST_READ: u64 = 10_000;
+/// The pause before a full queue is asked again whether it has room.
+const ROOM_AGAIN: Duration = Duration::from_millis(10);
+/// The time for which one request waits for space; a signal ends the wait after it.
+const PUT_STEP: Duration = Duration::from_millis(200);
 
 impl Queue {
     pub(crate) fn extents(&self) -> Extents<'_> {
@@ -37,44 +45,9 @@ impl Queue {
         (self.structure().block_size() / LARGE_FRACTION) as usize - 4
     }
 
-    /// Puts an item of more than `plain_limit` bytes.
+    /// Puts an item of more than `plain_limit` bytes. It is written when the queue has room for it.
     pub(crate) fn put_large(&self, item: &[u8], until: Time) -> Result<(), Error> {
-        for _ in 0..TRIES {
-            let written = self.extents().write(&[item])?;
-            match self.put_written(&written, until) {
-                Err(e) if e.status == Status::ExtentGone => {}
-                other => return other,
-            }
-        }
-        let address = self.structure().address();
-        let text = format!("{address}: an item could not be stored in {TRIES} tries");
-        Err(Error::new(Status::Busy, text))
-    }
-
-    /// Puts an item that is written, after a wait for space.
-    fn put_written(&self, written: &[ExtentRef], until: Time) -> Result<(), Error> {
-        let (mut kept, list) = (self.structure().now(), put_extents(written));
-        let put = PutExtents { when: StoredWhen::Always, key: &[], list: &list };
-        let (args, payload) = put.encode();
-        loop {
-            let asked = until.min(self.structure().now() + KEEP_EVERY / 2);
-            let replied = self.structure().run(Exchange {
-                op: Op::QueuePutExtents,
-                target: Target::Tail,
-                args: Args::Fixed(&args),
-                payload: &[&payload],
-                sink: Sink::None,
-                wait_until: Some(asked),
-            });
-            let now = self.structure().now();
-            match replied {
-                // A wait that ended early was ended by a signal.
-                Err(e) if e.status == Status::QueueFull && asked <= now && now < until => {
-                    self.extents().keep_on(&mut kept, written)?;
-                }
-                other => return other.map(drop),
-            }
-        }
+        LargePut { queue: self, until }.run(item)
     }
 
     /// Takes or reserves the next item, which is in extents; `None` if it is another one by now.
@@ -88,17 +61,45 @@ impl Queue {
         let args = GetExtentsArgs { reserve_ms, stay: args.stay };
         let deadline = self.structure().deadline();
         while let Some((mut delivery, list)) = self.ask_large(target, args)? {
-            if !self.extents().read(&list, Sink::Vec(&mut delivery.item))? {
-                // The item has been moved to other servers, or its time has passed.
-                self.give_back(&[&delivery])?;
-                self.admit_again(deadline)?;
-                continue;
+            if self.hold(&delivery, &list, reserve_ms)? {
+                match self.extents().read(&list, Sink::Vec(&mut delivery.item)) {
+                    Ok(true) if self.keep(&delivery, takes, reserve_ms)? => {
+                        return Ok(Some(delivery));
+                    }
+                    // Its time has passed: another consumer has it, or it is next again.
+                    Ok(true) => {}
+                    // It has been moved to other servers, or its time has passed.
+                    Ok(false) => drop(self.give_back(&[&delivery])?),
+                    Err(e) => {
+                        // If this fails, it returns in its time.
+                        let _ = self.give_back(&[&delivery]);
+                        return Err(e);
+                    }
+                }
             }
-            if !takes || self.settle(AckAction::Done, Duration::ZERO, &[&delivery])? == [true] {
-                return Ok(Some(delivery));
-            }
+            self.admit_again(deadline)?;
         }
         Ok(None)
+    }
+
+    /// Holds an item for as long as its extents may take to be read; returns whether it is still held.
+    fn hold(&self, delivery: &Delivery, list: &[u8], reserve_ms: u32) -> Result<bool, Error> {
+        let reading = value_length(list) / SLOWEST_READ;
+        if u64::from(reserve_ms) >= reading {
+            return Ok(true);
+        }
+        let needed = READ_WITHIN + Duration::from_millis(reading);
+        Ok(self.settle(AckAction::Extend, needed, &[delivery])? == [true])
+    }
+
+    /// Takes an item that was read, or holds it for the time of its reservation from now on; returns whether
+    /// it was still held.
+    fn keep(&self, delivery: &Delivery, takes: bool, reserve_ms: u32) -> Result<bool, Error> {
+        let (action, time) = match takes {
+            true => (AckAction::Done, Duration::ZERO),
+            false => (AckAction::Extend, Duration::from_millis(reserve_ms as u64)),
+        };
+        Ok(self.settle(action, time, &[delivery])? == [true])
     }
 
     /// The next item, which is in extents; it stays. `None` if it is another one by now.
@@ -144,5 +145,92 @@ impl Queue {
         let LargeItem { number, deliveries } = LargeItem::decode(&replied.args)?;
         let delivery = Delivery { item: Vec::new(), entry: replied.entry, number, deliveries };
         Ok(Some((delivery, list)))
+    }
+}
+
+/// A put of a large item that waits for space until a time.
+struct LargePut<'a> {
+    queue: &'a Queue,
+    until: Time,
+}
+
+impl LargePut<'_> {
+    fn run(&self, item: &[u8]) -> Result<(), Error> {
+        self.await_room(item.len() as u64)?;
+        let mut tries = 0;
+        loop {
+            let written = self.queue.extents().write(&[item])?;
+            match self.put_written(&written) {
+                // While there was no room, its extents expired, or others were faster.
+                Err(e)
+                    if e.status == Status::ExtentGone
+                        && self.queue.structure().now() < self.until => {}
+                Err(e) if e.status == Status::ExtentGone && tries + 1 < TRIES => tries += 1,
+                Err(e) if e.status == Status::ExtentGone => {
+                    let address = self.queue.structure().address();
+                    let text = format!("{address}: an item could not be stored in {TRIES} tries");
+                    return Err(Error::new(Status::Busy, text));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Waits until a bounded queue has room for one more item of this length, so that an item that
+    /// would be refused is not written.
+    fn await_room(&self, length: u64) -> Result<(), Error> {
+        let (max_items, max_bytes) = self.queue.bounds();
+        let error = |status, text: String| {
+            Err(Error::new(status, format!("{}: {text}", self.queue.structure().address())))
+        };
+        if max_bytes > 0 && length > max_bytes {
+            let text = format!("an item of {length} bytes exceeds the bound of {max_bytes} bytes");
+            return error(Status::InvalidArgument, text);
+        }
+        loop {
+            let counts = self.queue.counts()?;
+            if counts.closed {
+                return error(Status::QueueClosed, "the queue was closed".into());
+            }
+            let is_full = max_items > 0 && counts.items >= max_items
+                || max_bytes > 0 && counts.bytes.saturating_add(length) > max_bytes;
+            let now = self.queue.structure().now();
+            if !is_full {
+                return Ok(());
+            }
+            let pause = self.until.min(now + ROOM_AGAIN);
+            if now >= self.until || interrupt::pause(self.queue.structure().clock(), pause) {
+                return error(Status::QueueFull, "the queue is at its bound".into());
+            }
+        }
+    }
+
+    /// Puts an item that is written, after a wait for space.
+    fn put_written(&self, written: &[ExtentRef]) -> Result<(), Error> {
+        let (mut kept, list) = (self.queue.structure().now(), put_extents(written));
+        let put = PutExtents { when: StoredWhen::Always, key: &[], list: &list };
+        let (args, payload) = put.encode();
+        loop {
+            let asked = self.until.min(self.queue.structure().now() + PUT_STEP);
+            let replied = self.queue.structure().run(Exchange {
+                op: Op::QueuePutExtents,
+                target: Target::Tail,
+                args: Args::Fixed(&args),
+                payload: &[&payload],
+                sink: Sink::None,
+                wait_until: Some(asked),
+            });
+            let clock = self.queue.structure().clock();
+            match replied {
+                Err(e) if e.status == Status::QueueFull && clock.now() < self.until => {
+                    // A signal ends the wait.
+                    if asked > clock.now() || interrupt::pause(clock, clock.now()) {
+                        return Err(e);
+                    }
+                    self.queue.extents().keep_on(&mut kept, written)?;
+                }
+                other => return other.map(drop),
+            }
+        }
     }
 }

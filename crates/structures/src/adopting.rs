@@ -81,6 +81,16 @@ impl Adopting {
         Ok(())
     }
 
+    /// The number of parked puts of a sort, and what their lists weigh.
+    pub fn parked(
+        &self,
+        of: impl Fn(&PutExtents<'_>) -> bool,
+        weight: impl Fn(&[u8]) -> u64,
+    ) -> (u64, u64) {
+        let puts = self.waiting.values().map(Waiting::put).filter(of);
+        puts.fold((0, 0), |(items, bytes), put| (items + 1, bytes + weight(put.list)))
+    }
+
     /// Refuses a put that is not parked: its extents are dropped, unless the caller repeats it with the same
     /// extents, at this block or another one.
     pub fn refuse(&mut self, list: Vec<ExtentRef>, refusal: Answer) -> Answer {

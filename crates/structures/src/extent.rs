@@ -1,4 +1,5 @@
-//! A block of extents: the parts of values that are too large for the entries of a key-value store.
+//! A block of extents: the parts of values that are too large for the entries of a key-value store, or for
+//! the blocks of a queue.
 //!
 //! An extent is written once, under an id that the block never reuses, and does not change until it is
 //! dropped. Within `EXTENT_PENDING_MS`, a put that names the extent must adopt it (`owner`); otherwise the
@@ -183,6 +184,10 @@ impl ExtentBlock {
     fn keep_on(&mut self, now: Time, args: &[u8]) -> Result<Answer, Answer> {
         let ids = ids(args)?;
         let due = now + Duration::from_millis(EXTENT_PENDING_MS);
+        if self.leaves > now {
+            // The value is written again elsewhere: the block has to leave.
+            return Err(gone(ids.first().copied().unwrap_or_default()));
+        }
         for id in ids {
             let held = self.extents.get_mut(&id).ok_or_else(|| gone(id))?;
             if let ExtentOwner::Pending(before) = held.state {

@@ -39,7 +39,8 @@ pub const EXTENT_OWNER: usize = 8;
 pub const fn extents_per_value(block_size: u64) -> u64 {
     (inline_max(block_size) - EXTENT_OWNER as u64) / EXTENT_REF as u64
 }
-/// Largest value of a key-value store with blocks of this size: 9.1 GiB with the default ones.
+/// Largest value of a key-value store, or item of a queue, with blocks of this size: 9.1 GiB with the
+/// default ones.
 pub const fn kv_value_max(block_size: u64) -> u64 {
     extents_per_value(block_size) * (block_size / LARGE_FRACTION)
 }

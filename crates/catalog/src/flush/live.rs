@@ -8,9 +8,9 @@
 //! The manifest omits all blocks after the first one that was not sealed when it was copied: the flush has no
 //! gap, and contains everything that was in the structure when it was requested.
 //!
-//! Values in blocks of extents come last, when every entry that may name them is copied. A server that drops
-//! a copied extent retains it until `EndCopies`; such a kv begins no move meanwhile, because the target block
-//! of a moved entry would not retain it.
+//! Values in blocks of extents come last, when everything that may name them is copied. A server that drops
+//! a copied extent retains it until `EndCopies`; such a structure begins no move meanwhile, because the
+//! target block would not retain the extents of its content.
 //!
 //! Each request has a name of its own, because a repeated request may copy other bytes. The names have
 //! numbers, and the log records that a number may be in use before it is sent (`noted`). So leftover objects

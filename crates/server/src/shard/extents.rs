@@ -1,5 +1,5 @@
-//! Extents of large values, between shards: a kv block adopts the extents that a put names (`ExtentAdopt`),
-//! and drops those that no entry names any more (`ExtentDrop`).
+//! Extents of large values and items, between shards: a block of a kv or a queue adopts the extents that a
+//! put names (`ExtentAdopt`), and drops those that nothing names any more (`ExtentDrop`).
 //!
 //! The extents are in blocks of any shard of any server. One connection to each such shard, with the
 //! cluster's token, carries requests and answers in order. An adoption is repeated until it is decided,
@@ -89,7 +89,7 @@ impl Adoption {
     }
 }
 
-/// A kv that is being flushed while it is in use.
+/// A structure that is being flushed while it is in use.
 #[derive(Default)]
 struct Copied {
     /// The numbers of these flushes.
@@ -153,7 +153,7 @@ impl Extents {
         self.adoptions.values().any(|adoption| adoption.at == at && adoption.is_open())
     }
 
-    /// A block of this kv is being copied for a flush: extents that its entries name stay until that ends.
+    /// A block of this structure is being copied for a flush: extents that it names stay until that ends.
     pub fn keep(&mut self, structure: StructureId, flush: u64) {
         self.copied.entry(structure).or_default().flushes.insert(flush);
     }
@@ -531,7 +531,7 @@ impl ExtentsWork<'_> {
         orphans.retain(|(structure, ..)| structure.controller() != controller);
     }
 
-    /// `ExtentAdopt` and `ExtentDrop`, from the shard with the kv block.
+    /// `ExtentAdopt` and `ExtentDrop`, from the shard with the block that names them.
     pub(super) fn extent_part(&mut self, op: Op, args: &[u8]) -> Answer {
         let decoded = match op {
             Op::ExtentAdopt => ExtentAdoptRequest::decode(args)

@@ -143,10 +143,10 @@ impl ItemLog {
         bytes.len() as u64 + extra
     }
 
-    /// Of the items that are left, the bytes in extents, less those of their lists.
+    /// Of the items that are left or arriving, the bytes in extents, less those of their lists.
     #[inline]
     pub fn elsewhere(&self) -> u64 {
-        self.elsewhere
+        self.elsewhere + self.promised_elsewhere
     }
 
     /// A list was taken permanently.

@@ -231,7 +231,7 @@ impl QueueSegment {
     fn deliver(&mut self, block: &mut Backing, now: Time, args: &GetArgs) -> Option<Answer> {
         let run = self.deliveries.next_run(&self.items, block, args)?;
         if self.items.is_list(block, run.items.start) {
-            return Some(large::refuse(&self.items, block, run.items.start));
+            return Some(large::refuse());
         }
         let (count, open) = (run.items.len() as u64, self.tail.is_open());
         let answer = self.deliveries.give(&self.items, block, now, args, run, open);
@@ -286,7 +286,7 @@ impl QueueSegment {
             return Err(self.exhausted(false).unwrap_or_else(empty));
         };
         if self.items.is_list(block, run.items.start) {
-            return Err(large::refuse(&self.items, block, run.items.start));
+            return Err(large::refuse());
         }
         let bytes = self.items.bytes_of(block, &run.items);
         let described = self.deliveries.describe(&self.items, block, &run);

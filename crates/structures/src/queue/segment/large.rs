@@ -49,9 +49,14 @@ impl<'a> LargeItems<'a> {
             StoredWhen::Always if put.key.is_empty() => return Ok(None),
             StoredWhen::Still(old) => old,
             _ => {
-                return Err(malformed("a put into a queue is of mode 0, or of mode 2 with an item"));
+                return Err(malformed(
+                    "a put into a queue is of mode 0, or of mode 2 with an item",
+                ));
             }
         };
+        if value_length(old) != value_length(put.list) || old.len() != put.list.len() {
+            return Err(malformed("an item is replaced by as many extents, with as many bytes"));
+        }
         let found = self.items.item(number(put.key)?);
         let found = found.filter(|item| self.deliveries.is_left(self.items, *item));
         let found = found.filter(|item| self.list(block, *item) == Some(old));
@@ -85,12 +90,13 @@ impl<'a> LargeItems<'a> {
 }
 
 /// The refusal of a get that cannot return the next item, which is in extents.
-pub fn refuse(items: &ItemLog, block: &impl Bytes, item: usize) -> Answer {
-    let text = format!(
-        "the next item has {} bytes in extents; QueueGetExtents returns it",
-        items.weight_of(block, item)
-    );
-    Answer::refuse(Status::ValueTooLarge, text)
+pub fn refuse() -> Answer {
+    Answer::refuse(Status::ValueTooLarge, "the next item is in extents: QueueGetExtents returns it")
+}
+
+/// The bytes that an item counts when it is stored (`ItemLog::weight_of`).
+fn weight(list: &[u8]) -> u64 {
+    value_length(list).max((EXTENT_OWNER + list.len()) as u64)
 }
 
 /// `QueuePutExtents`: parks the put until it owns its extents.
@@ -116,7 +122,9 @@ pub fn begin(
         return Err(adopting.refuse(list, refusal));
     }
     if put.when == StoredWhen::Always {
-        match segment.admits(1, value_length(put.list)) {
+        // The parked puts take their room first.
+        let (items, bytes) = adopting.parked(|put| put.when == StoredWhen::Always, weight);
+        match segment.admits(items + 1, bytes + weight(put.list)) {
             Some(true) => {}
             None => return Err(busy(RETRY_AHEAD_US)),
             Some(false) if operation.wait_until > operation.now => {
@@ -132,7 +140,7 @@ pub fn begin(
 /// Refuses an item that the block or the queue could never accept, or has no room for now.
 fn admit(segment: &mut QueueSegment, list: &[u8]) -> Result<(), Answer> {
     segment.tail_open()?;
-    segment.bound.admit(1, value_length(list))?;
+    segment.bound.admit(1, weight(list))?;
     let bytes = EXTENT_OWNER + list.len();
     segment.tail.request().wrote(bytes + PLACE);
     segment.make_room(&[bytes as u32], bytes)
@@ -151,10 +159,7 @@ pub fn store(
     if let Some(found) = LargeItems::of(segment).replaced(block, put)? {
         let item = found?;
         let bytes = segment.items.bytes_of(block, &(item..item + 1));
-        if bytes.len() != stored.len() {
-            let text = "an item is replaced by as many extents as it has";
-            return Err(Answer::refuse(Status::InvalidArgument, text));
-        }
+        assert_eq!(bytes.len(), stored.len(), "INV-39: a list is replaced by one of its length");
         if fixed || block.is_pinned(&bytes) {
             return Err(busy(RETRY_REPLACE_US));
         }
@@ -164,7 +169,7 @@ pub fn store(
         return Ok(Some(Answer::ok(1)));
     }
     admit(segment, put.list)?;
-    if segment.within_bound(1, value_length(put.list)) != Some(true) {
+    if segment.within_bound(1, weight(put.list)) != Some(true) {
         return Err(busy(RETRY_LARGE_US));
     }
     let first = segment.items.append(block, ticket, &[stored.len() as u32 | LIST], stored);

@@ -1,7 +1,8 @@
 //! Items in extents: adopted, delivered alone, dropped when they are acknowledged.
 
 use super::*;
-use honeycomb_structures::ExtentRef;
+use honeycomb_block::{Backing, Reclaimer};
+use honeycomb_structures::{ExtentRef, Fetched, Structure};
 use honeycomb_types::limits::{EXTENT_REF, extents_per_value};
 use honeycomb_types::{BlockAt, BlockId, ServerId, ShardIx};
 use honeycomb_wire::Field;
@@ -79,9 +80,9 @@ fn large_item_is_delivered_alone_and_dropped_when_it_is_acknowledged() {
 
     assert_eq!(get_list(&mut d, 1000).status, Status::QueueEmpty, "an ordinary item is next");
     assert_eq!(take(&mut d, 100), [b"a", b"b"]);
-    refused(&get(&mut d, TAKE), Status::ValueTooLarge, "60007 bytes");
+    refused(&get(&mut d, TAKE), Status::ValueTooLarge, "in extents");
     let peek = [1u32.to_le_bytes(), 99u32.to_le_bytes()].concat();
-    refused(&d.run(Op::QueuePeek, &peek, &[]), Status::ValueTooLarge, "60007 bytes");
+    refused(&d.run(Op::QueuePeek, &peek, &[]), Status::ValueTooLarge, "in extents");
     let only_named = get_list(&mut d, 0);
     assert_eq!(named(&d, &only_named), ((2, 0), first.clone()));
     let reserved = get_list(&mut d, 1000);
@@ -163,8 +164,10 @@ fn list_that_cannot_be_stored_once_it_is_adopted_is_dropped_by_its_owner() {
     );
 
     // Another put has taken the last room of the bound: the list waits a moment for room, and no longer.
-    let mut d = bounded(1, 0);
+    let mut d = bounded(2, 0);
     let (waits, gives_up) = (begin(&mut d, &one), begin(&mut d, &list(2, &[5])));
+    assert_eq!(refusal(&mut d, &list(3, &[5]), 0), (Status::QueueFull, false), "two are under way");
+    put(&mut d, b"first");
     put(&mut d, b"full");
     d.adopted(waits, 8, Ok(()));
     assert_eq!(d.events(), []);
@@ -177,7 +180,7 @@ fn list_that_cannot_be_stored_once_it_is_adopted_is_dropped_by_its_owner() {
     d.sleep(2000);
     assert!(matches!(&d.events()[..], [Event::DropExtents(9, _), Event::Answered(t, busy)]
         if *t == gives_up && busy.status == Status::Busy));
-    assert_eq!(left(&mut d), 1);
+    assert_eq!(left(&mut d), 2);
 }
 
 #[test]
@@ -221,6 +224,12 @@ fn list_is_replaced_by_another_with_the_same_bytes_while_it_is_there() {
         let (args, payload) = put.encode();
         d.submit(Op::QueuePutExtents, &args, &payload)
     };
+    let wrong = [list(3, &[500, 21]), list(4, &[520])];
+    for wrong in wrong {
+        let (_, outcome) = replace(&mut d, 1, &old, &wrong);
+        assert!(matches!(outcome, Outcome::Done(a) if a.status == Status::BadFrame));
+        assert_eq!(d.events(), [], "its length would count wrongly");
+    }
     for (number, old) in [(0, &old), (2, &old), (3, &old), (1, &new)] {
         let (_, outcome) = replace(&mut d, number, old, &new);
         assert!(matches!(outcome, Outcome::Done(a) if a.status == Status::KeyNotFound));
@@ -262,4 +271,39 @@ fn flush_names_the_extents_of_large_items() {
     let expected = [&[2, 0, 0, 0][..], b"ab", &flagged, &large, &[1, 0, 0, 0], b"c"].concat();
     assert_eq!(d.flushed(), (expected, 3));
     assert_eq!(large.len(), 2 * EXTENT_REF);
+}
+
+/// Regression: the refusal named the length of the item, and read its bytes, which were not there.
+#[test]
+fn large_item_of_a_block_in_a_lower_tier_is_named_by_the_parts_that_were_read() {
+    let mut d = queue();
+    for i in 0..4 {
+        put(&mut d, &pattern(i, LARGEST));
+    }
+    put_list(&mut d, &list(1, &[30_000, 7]), 1);
+    take(&mut d, 4);
+    let read = |op: Op, args: &[u8]| {
+        let content = d.structure.content().unwrap();
+        let reads = content.lower_tier_reads().unwrap();
+        let mut parts = Fetched::within(usize::MAX);
+        loop {
+            let answer = reads.read(&parts, op, args, &[]);
+            let wanted = parts.take_wanted();
+            if wanted.is_empty() {
+                return answer;
+            }
+            for range in wanted {
+                let bytes = d.block.slice(range.clone());
+                let mut part = Backing::map(SIZE, &Reclaimer::inline()).unwrap();
+                part.slice_mut(0..bytes.len()).copy_from_slice(bytes);
+                parts.add(range.start, part);
+            }
+        }
+    };
+    let peek = [1u32.to_le_bytes(), 99u32.to_le_bytes()].concat();
+    refused(&read(Op::QueuePeek, &peek), Status::ValueTooLarge, "in extents");
+    let lists = read(Op::QueueLists, &[0; 8]);
+    let page = d.bytes(&lists);
+    let named = large_items(&page).unwrap();
+    assert_eq!(named, [(4, &put_extents(&list(1, &[30_000, 7]))[..])]);
 }

@@ -15,6 +15,14 @@ fn lengths(lengths: &[u32]) -> Vec<u8> {
     lengths.iter().flat_map(|length| length.to_le_bytes()).collect()
 }
 
+/// A list of one extent of other bytes than the list that it replaces.
+const OTHER_BYTES: [u8; 60] = {
+    let mut payload = [1; 60];
+    (payload[0], payload[1], payload[2], payload[3]) = (28, 0, 0, 0);
+    payload[59] = 0;
+    payload
+};
+
 /// (what, operation, arguments, payload) of bodies that do not parse.
 fn malformed() -> Vec<(&'static str, Op, Vec<u8>, &'static [u8])> {
     let one = get(1, 100, 0);
@@ -40,6 +48,7 @@ fn malformed() -> Vec<(&'static str, Op, Vec<u8>, &'static [u8])> {
         ("a put of extents where none is", Op::QueuePutExtents, vec![1], &[1; 28]),
         ("a put of extents that are cut", Op::QueuePutExtents, vec![0], &[1; 27]),
         ("a replaced item without a number", Op::QueuePutExtents, vec![2], &[0; 32]),
+        ("an item replaced by other bytes", Op::QueuePutExtents, vec![2; 9], &OTHER_BYTES),
         ("a get of extents that is cut", Op::QueueGetExtents, vec![0; 4], b""),
         ("a get of extents of stay 2", Op::QueueGetExtents, vec![0, 0, 0, 0, 2], b""),
         ("lists from a number that is cut", Op::QueueLists, vec![0; 7], b""),
