@@ -18,8 +18,8 @@ from batches import (
 )
 from moves import moves
 from peer import (
-    LIMITS,
     INTEGERS,
+    LIMITS,
     ROUTES,
     SPEC,
     STRUCTS,

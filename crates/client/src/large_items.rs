@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::interrupt;
 use crate::large::{Extents, TRIES};
-use crate::queue::{Delivery, Queue};
+use crate::queue::{Delivery, Queue, QueueCounts};
 use crate::route::Target;
 use crate::structure::{Args, Exchange};
 use crate::transport::Sink;
@@ -188,7 +188,13 @@ impl LargePut<'_> {
             return error(Status::InvalidArgument, text);
         }
         loop {
-            let counts = self.queue.counts()?;
+            let counts = match (max_items, max_bytes) {
+                (0, 0) => {
+                    let (.., tail) = self.queue.count(Target::Tail, 1)?;
+                    QueueCounts { closed: tail.closed, ..QueueCounts::default() }
+                }
+                _ => self.queue.counts()?,
+            };
             if counts.closed {
                 return error(Status::QueueClosed, "the queue was closed".into());
             }
