@@ -34,7 +34,6 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
         Bug::StayCountedFromRequest | Bug::ResultsStayInBlock => {
             "crates/server/tests/shard/write_cache.rs"
         }
-        Bug::OldDenialRefuses => "crates/structures/tests/structures/file_rules.rs",
         Bug::AheadKeptWaiting => "crates/catalog/tests/rules/drain.rs",
         Bug::CapacityNotTold => "crates/server/tests/shard/capacities.rs",
         Bug::CancelNotRepeated => "crates/server/src/link/inventory.rs",

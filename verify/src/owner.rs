@@ -344,11 +344,7 @@ pub fn make(world: &mut World, making: Making, again: bool) {
     // Without free memory, the next try is made only after a while.
     world.jobs[job].request_after = world.now;
     // Defects at the end of a block show when all values have the same size.
-    let scarce = tiers::scarce(world.seed, tiers::below(world.seed, world.controllers.len()));
     let usual = match kind {
-        Kind::Kv if tiers::writes_runs(world.seed, scarce) => {
-            world.sizes.size(storing::VALUE_MIN, tiers::FEW_DELTAS / 2)
-        }
         Kind::Kv if world.sizes.one_in(2) => {
             world.sizes.size(storing::VALUE_MIN, world.sizes.limit())
         }

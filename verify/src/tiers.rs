@@ -25,8 +25,6 @@ const STORE: TierIx = TierIx(2);
 const ROOM: u64 = 24;
 /// One seed in this many has disks, of those with one controller shard.
 const WITH_DISKS: u64 = 2;
-/// Little memory for deltas: they are written as runs soon.
-pub const FEW_DELTAS: usize = 512;
 /// Requests in a million whose outcome their shard learns at once.
 const REPORTED_AT_ONCE: u64 = 700_000;
 
@@ -61,14 +59,7 @@ pub fn store(seed: u64, below: u32) -> u32 {
 
 /// Bytes of memory of each shard for deltas, in seeds with disks.
 pub fn deltas(seed: u64) -> usize {
-    [8 << 10, FEW_DELTAS, 64 << 10, FEW_DELTAS, 0]
-        [Entropy::seeded(seed ^ 0xde17a).below(5) as usize]
-}
-
-/// Whether most data goes to stores with short values, whose changes in lower tiers outgrow the memory for
-/// deltas.
-pub fn writes_runs(seed: u64, scarce: bool) -> bool {
-    scarce && deltas(seed) == FEW_DELTAS
+    [8 << 10, 512, 64 << 10, 0][Entropy::seeded(seed ^ 0xde17a).below(4) as usize]
 }
 
 /// Whether memory is so short in this seed, and so much data goes to files, that some blocks are

@@ -307,15 +307,12 @@ impl World {
         let mut sizes = Sizes::draw(seed, scarce);
         if scarce {
             (faults.blocks, faults.tiny) = (5, true);
-            let runs = crate::tiers::writes_runs(seed, scarce);
-            let most = if runs { Kind::Kv } else { Kind::File };
+            // Little memory for deltas is for stores in lower tiers.
+            let most = if crate::tiers::deltas(seed) == 512 { Kind::Kv } else { Kind::File };
             focus = focus.filter(|_| cell.is_some()).or(Some(most));
         }
         if sizes.deep {
-            let mut kinds = [Kind::File, Kind::Queue, Kind::Kv, Kind::Kv];
-            if crate::tiers::writes_runs(seed, scarce) {
-                kinds = [Kind::Kv; 4];
-            }
+            let kinds = [Kind::File, Kind::Queue, Kind::Kv, Kind::Kv];
             faults.blocks = crate::tiers::frames(&mut sizes);
             focus = focus.filter(|_| cell.is_some()).or(Some(kinds[sizes.below(4) as usize]));
         }

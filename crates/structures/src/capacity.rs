@@ -67,10 +67,6 @@ pub struct CapacityRequest {
     untold: bool,
     /// Why the last request was refused.
     denied: Option<(Status, String)>,
-    /// Whether an operation waits for the next answer.
-    awaited: bool,
-    /// Whether an operation waited for the last answer. Otherwise that may be old: memory may be free again.
-    is_recent: bool,
 }
 
 impl CapacityRequest {
@@ -85,8 +81,6 @@ impl CapacityRequest {
             asked: false,
             untold: false,
             denied: None,
-            awaited: false,
-            is_recent: false,
         }
     }
 
@@ -148,17 +142,14 @@ impl CapacityRequest {
 
     /// Notes an operation that needs `bytes` more than are free. Returns its answer: it waits for a larger
     /// capacity, or it is refused because a block of this capacity cannot hold it. `None` if another block
-    /// helps. A denial for which no operation has waited refuses none.
+    /// helps.
     pub fn refuse(&mut self, bytes: usize) -> Option<Answer> {
         if self.capacity == self.most {
             return None;
         }
         self.lacks = self.lacks.max(bytes);
         match self.denial() {
-            None => {
-                self.awaited = true;
-                Some(busy(RETRY_LARGER_US))
-            }
+            None => Some(busy(RETRY_LARGER_US)),
             denial => denial.filter(|_| bytes > self.capacity / 2),
         }
     }
@@ -166,7 +157,7 @@ impl CapacityRequest {
     /// The refusal of an operation for which no other block has room either; `None` if the capacity was not
     /// denied.
     pub fn denial(&self) -> Option<Answer> {
-        let (status, why) = self.denied.as_ref().filter(|_| self.is_recent)?;
+        let (status, why) = self.denied.as_ref()?;
         Some(Answer::refuse(*status, why.clone()))
     }
 
@@ -202,7 +193,6 @@ impl CapacityRequest {
     pub fn answered(&mut self, answer: Capacity) -> bool {
         let informed = std::mem::take(&mut self.untold);
         (self.asked, self.lacks) = (false, 0);
-        self.is_recent = std::mem::take(&mut self.awaited) || Bug::OldDenialRefuses.active();
         match answer {
             Capacity::Granted(bytes) => {
                 let (before, most) = (self.capacity, self.most);
@@ -213,7 +203,7 @@ impl CapacityRequest {
             }
             // It does not mean a lack of room: the request is repeated.
             Capacity::Denied(status, _) if status.is_passing() => {
-                (self.untold, self.awaited) = (informed, self.is_recent);
+                self.untold = informed;
                 false
             }
             Capacity::Denied(..) if informed => false,

