@@ -8,12 +8,12 @@
 use crate::error::Error;
 use crate::interrupt;
 use crate::large::{Extents, TRIES};
-use crate::queue::{Delivery, Queue, QueueCounts};
+use crate::queue::{Delivery, Queue};
 use crate::route::Target;
 use crate::structure::{Args, Exchange};
 use crate::transport::Sink;
-use honeycomb_types::Time;
 use honeycomb_types::limits::LARGE_FRACTION;
+use honeycomb_types::{Time, Verbs};
 use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, put_extents, value_length};
 use honeycomb_wire::queue::{AckAction, GetArgs, GetExtentsArgs, LargeItem};
 use honeycomb_wire::{Op, Status};
@@ -27,6 +27,8 @@ const READ_WITHIN: Duration = Duration::from_secs(60);
 const SLOWEST_READ: u64 = 10_000;
 /// The pause before a full queue is asked again whether it has room.
 const ROOM_AGAIN: Duration = Duration::from_millis(10);
+/// The longest such pause: it doubles each time.
+const ROOM_AGAIN_LATEST: Duration = Duration::from_millis(200);
 /// The time for which one request waits for space; a signal ends the wait after it.
 const PUT_STEP: Duration = Duration::from_millis(200);
 
@@ -56,12 +58,13 @@ impl Queue {
         target: Target,
         args: GetArgs,
     ) -> Result<Option<Delivery>, Error> {
-        let takes = args.reserve_ms == 0;
-        let reserve_ms = if takes { READ_WITHIN.as_millis() as u32 } else { args.reserve_ms };
-        let args = GetExtentsArgs { reserve_ms, stay: args.stay };
+        let (takes, reserve_ms) = (args.reserve_ms == 0, args.reserve_ms);
+        // While it is read, it is held for long enough, and then for the time of the caller.
+        let read_ms = reserve_ms.max(READ_WITHIN.as_millis() as u32);
+        let args = GetExtentsArgs { reserve_ms: read_ms, stay: args.stay };
         let deadline = self.structure().deadline();
         while let Some((mut delivery, list)) = self.ask_large(target, args)? {
-            if self.hold(&delivery, &list, reserve_ms)? {
+            if self.hold(&delivery, &list, read_ms)? {
                 match self.extents().read(&list, Sink::Vec(&mut delivery.item)) {
                     Ok(true) if self.keep(&delivery, takes, reserve_ms)? => {
                         return Ok(Some(delivery));
@@ -177,37 +180,38 @@ impl LargePut<'_> {
     }
 
     /// Waits until a bounded queue has room for one more item of this length, so that an item that
-    /// would be refused is not written.
+    /// would be refused is not written. A producer that may not read the queue finds out by its put.
     fn await_room(&self, length: u64) -> Result<(), Error> {
+        let structure = self.queue.structure();
         let (max_items, max_bytes) = self.queue.bounds();
         let error = |status, text: String| {
-            Err(Error::new(status, format!("{}: {text}", self.queue.structure().address())))
+            Err(Error::new(status, format!("{}: {text}", structure.address())))
         };
         if max_bytes > 0 && length > max_bytes {
             let text = format!("an item of {length} bytes exceeds the bound of {max_bytes} bytes");
             return error(Status::InvalidArgument, text);
         }
+        let is_bounded = max_items > 0 || max_bytes > 0;
+        if !is_bounded || !structure.verbs().contains(Verbs::READ) {
+            return Ok(());
+        }
+        let mut pause = ROOM_AGAIN;
         loop {
-            let counts = match (max_items, max_bytes) {
-                (0, 0) => {
-                    let (.., tail) = self.queue.count(Target::Tail, 1)?;
-                    QueueCounts { closed: tail.closed, ..QueueCounts::default() }
-                }
-                _ => self.queue.counts()?,
-            };
+            let counts = self.queue.counts()?;
             if counts.closed {
                 return error(Status::QueueClosed, "the queue was closed".into());
             }
             let is_full = max_items > 0 && counts.items >= max_items
                 || max_bytes > 0 && counts.bytes.saturating_add(length) > max_bytes;
-            let now = self.queue.structure().now();
+            let now = structure.now();
             if !is_full {
                 return Ok(());
             }
-            let pause = self.until.min(now + ROOM_AGAIN);
-            if now >= self.until || interrupt::pause(self.queue.structure().clock(), pause) {
+            if now >= self.until || interrupt::pause(structure.clock(), self.until.min(now + pause))
+            {
                 return error(Status::QueueFull, "the queue is at its bound".into());
             }
+            pause = (2 * pause).min(ROOM_AGAIN_LATEST);
         }
     }
 

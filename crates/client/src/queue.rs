@@ -414,7 +414,7 @@ impl Queue {
         Ok(sum)
     }
 
-    pub(crate) fn count(&self, target: Target, tail: u8) -> Result<(BlockAt, u64, Counts), Error> {
+    fn count(&self, target: Target, tail: u8) -> Result<(BlockAt, u64, Counts), Error> {
         let replied = self.structure.run(Exchange {
             op: Op::QueueLength,
             target,
