@@ -178,7 +178,7 @@ fn bounds_are_of_the_creation_and_an_item_has_a_limit() {
         assert_eq!((other.code, error["status"].as_str()), (8, Some("AlreadyExists")));
         assert!(error["message"].as_str().unwrap().contains(told), "{error}");
     }
-    let input = [b"small\n", &[b'x'; 10_000][..], b"\nnever\n"].concat();
+    let input = [b"small\n", &[b'x'; 300_000][..], b"\nnever\n"].concat();
     let large = home.feed(&["queue", "put", "w:r", "--json"], &input);
     assert_eq!((large.code, large.error()["status"].as_str()), (7, Some("ValueTooLarge")));
     let message = large.error()["message"].to_string();
