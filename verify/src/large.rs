@@ -642,7 +642,7 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<bool, String
     }
 }
 
-/// A list that the content of a structure names, and what it is the name of.
+/// A list that the content of a structure names, and the content of its extents.
 type NamedList = (Vec<u8>, Written);
 
 /// The lists that the content of a structure names. `None` while a part of it moves.
@@ -656,7 +656,7 @@ fn named(world: &mut World, opened: &Opened) -> Result<Option<Vec<NamedList>>, S
         };
         for list in lists {
             let known = &world.structures[&opened.structure].lists;
-            let of = known.get(&list).ok_or("the content names what no put has named")?;
+            let of = known.get(&list).ok_or("the structure names a list that no put has named")?;
             named.push((list, *of));
         }
     }

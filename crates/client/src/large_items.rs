@@ -3,7 +3,7 @@
 //! Writing: as a large value of a key-value store (`large.rs`); one put names the extents. Reading: an
 //! ordinary get is refused while such an item is next. The item is reserved instead, its extents are read,
 //! and it is acknowledged, which drops them. So an item whose consumer dies while it reads is delivered
-//! again, and a consumer that was too slow does not return an item that another one has.
+//! again, and a consumer that was too slow does not return an item that another consumer has.
 
 use crate::error::Error;
 use crate::interrupt;
@@ -16,7 +16,7 @@ use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_types::{Time, Verbs};
 use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, put_extents, value_length};
 use honeycomb_wire::queue::{AckAction, GetArgs, GetExtentsArgs, LargeItem};
-use honeycomb_wire::{Op, Status};
+use honeycomb_wire::{Field, Op, Status};
 use std::time::Duration;
 
 /// The time within which a consumer reads the extents of an item that it takes: the item is reserved for so
@@ -52,7 +52,7 @@ impl Queue {
         LargePut { queue: self, until }.run(item)
     }
 
-    /// Takes or reserves the next item, which is in extents; `None` if it is another one by now.
+    /// Takes or reserves the next item, which is in extents; `None` if it is another item by now.
     pub(crate) fn deliver_large(
         &self,
         target: Target,
@@ -64,20 +64,20 @@ impl Queue {
         let args = GetExtentsArgs { reserve_ms: read_ms, stay: args.stay };
         let deadline = self.structure().deadline();
         while let Some((mut delivery, list)) = self.ask_large(target, args)? {
-            if self.hold(&delivery, &list, read_ms)? {
-                match self.extents().read(&list, Sink::Vec(&mut delivery.item)) {
-                    Ok(true) if self.keep(&delivery, takes, reserve_ms)? => {
-                        return Ok(Some(delivery));
-                    }
-                    // Its time has passed: another consumer has it, or it is next again.
-                    Ok(true) => {}
-                    // It has been moved to other servers, or its time has passed.
-                    Ok(false) => drop(self.give_back(&[&delivery])?),
-                    Err(e) => {
-                        // If this fails, it returns in its time.
-                        let _ = self.give_back(&[&delivery]);
-                        return Err(e);
-                    }
+            let mut read = || match self.hold(&delivery, &list, read_ms)? {
+                true => self.extents().read(&list, Sink::Vec(&mut delivery.item)),
+                false => Ok(false),
+            };
+            match read() {
+                Ok(true) if self.keep(&delivery, takes, reserve_ms)? => return Ok(Some(delivery)),
+                // Its time has passed: another consumer has it, or it is next again.
+                Ok(true) => {}
+                // It has been moved to other servers, or its time has passed.
+                Ok(false) => drop(self.give_back(&[&delivery])?),
+                Err(e) => {
+                    // If this fails, it returns in its time.
+                    let _ = self.give_back(&[&delivery]);
+                    return Err(e);
                 }
             }
             self.admit_again(deadline)?;
@@ -105,7 +105,7 @@ impl Queue {
         Ok(self.settle(action, time, &[delivery])? == [true])
     }
 
-    /// The next item, which is in extents; it stays. `None` if it is another one by now.
+    /// The next item, which is in extents; it stays. `None` if it is another item by now.
     pub(crate) fn peek_large(&self) -> Result<Option<Delivery>, Error> {
         let deadline = self.structure().deadline();
         let args = GetExtentsArgs { reserve_ms: 0, stay: false };
@@ -164,17 +164,16 @@ impl LargePut<'_> {
         loop {
             let written = self.queue.extents().write(&[item])?;
             match self.put_written(&written) {
-                // While there was no room, its extents expired, or others were faster.
-                Err(e)
-                    if e.status == Status::ExtentGone
-                        && self.queue.structure().now() < self.until => {}
-                Err(e) if e.status == Status::ExtentGone && tries + 1 < TRIES => tries += 1,
-                Err(e) if e.status == Status::ExtentGone => {
-                    let address = self.queue.structure().address();
-                    let text = format!("{address}: an item could not be stored in {TRIES} tries");
-                    return Err(Error::new(Status::Busy, text));
-                }
+                Err(e) if e.status == Status::ExtentGone => {}
                 other => return other,
+            }
+            // While there was no room, its extents expired, or other producers were faster.
+            let structure = self.queue.structure();
+            tries += u32::from(structure.now() >= self.until);
+            if tries == TRIES {
+                let address = structure.address();
+                let text = format!("{address}: an item could not be stored in {TRIES} tries");
+                return Err(Error::new(Status::Busy, text));
             }
         }
     }

@@ -21,7 +21,7 @@ const GET_BYTES: u32 = 1 << 20;
 
 /// An open queue.
 ///
-/// Linearizable: an item is got after all items that were put before it, except one that returned to
+/// Linearizable: an item is got after all items that were put before it, except an item that returned to
 /// the queue because its consumer had reserved it, or read it in pieces, and died. Each put and get
 /// takes effect exactly once under retry. If a consumer dies after `get` returned an item to it, the
 /// item is lost; `reserve` and `acknowledge` deliver at least once instead. Data is lost with its

@@ -8,7 +8,7 @@
 //! A stored list begins with its owner (`EXTENT_OWNER` bytes): the put that wrote the extents. When the value
 //! moves, both move with it, and the extents stay.
 
-use crate::{Answer, Event, Operation, Ticket, large_limit};
+use crate::{Adopted, Answer, Event, Operation, Ticket, large_limit};
 use honeycomb_types::Time;
 use honeycomb_types::limits::{EXTENT_OWNER, EXTENT_REF, extents_per_value};
 use honeycomb_wire::Status;
@@ -81,7 +81,7 @@ impl Adopting {
         Ok(())
     }
 
-    /// The number of parked puts of a sort, and what their lists weigh.
+    /// The number of parked puts for which `of` is true, and the sum of the weights of their lists.
     pub fn parked(
         &self,
         of: impl Fn(&PutExtents<'_>) -> bool,
@@ -106,9 +106,7 @@ impl Adopting {
     pub fn complete(
         &mut self,
         now: Time,
-        ticket: Ticket,
-        owner: u64,
-        outcome: Result<(), (Status, String)>,
+        Adopted { ticket, owner, outcome }: Adopted,
         store: impl FnOnce(PutExtents<'_>, &[u8]) -> Result<Option<Answer>, Answer>,
     ) {
         let Some(mut waiting) = self.waiting.remove(&ticket) else { return };
@@ -141,14 +139,17 @@ impl Adopting {
         }
     }
 
-    /// The puts that own their extents and are retried now, with their owners.
-    pub fn ready(&mut self, now: Time) -> Vec<(Ticket, u64)> {
+    /// The puts that own their extents and are retried now.
+    pub fn ready(&mut self, now: Time) -> Vec<Adopted> {
         if self.again.is_none_or(|again| again > now) {
             return Vec::new();
         }
         self.again = None;
-        let ready = self.waiting.iter();
-        ready.filter_map(|(ticket, w)| Some((*ticket, w.adopted?.0))).collect()
+        let ready = self.waiting.iter().filter_map(|(ticket, waiting)| {
+            let (owner, _) = waiting.adopted?;
+            Some(Adopted { ticket: *ticket, owner, outcome: Ok(()) })
+        });
+        ready.collect()
     }
 
     /// The next event about extents.

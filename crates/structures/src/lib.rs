@@ -51,7 +51,7 @@ pub use ops::{
 };
 pub use queue::{QueueBlock, QueueBounds};
 pub use snapshot::{ItemFault, ItemSink, Snapshot};
-pub use waits::{Adopts, Changes, Waits};
+pub use waits::{Adopted, Adopts, Changes, Waits};
 
 // Re-exports for structures in other crates, so that they depend on nothing else.
 pub use honeycomb_block::{Backing, Pin, Reclaimer};

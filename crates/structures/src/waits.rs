@@ -54,17 +54,20 @@ pub trait Changes {
     fn unreported(&self) -> u64;
 }
 
+/// The answer to `Event::Adopt`.
+#[derive(Debug)]
+pub struct Adopted {
+    /// The parked operation.
+    pub ticket: Ticket,
+    /// The number by which the blocks of extents know the owner.
+    pub owner: u64,
+    /// The operation owns the extents or, after a refusal, they are dropped now or soon. `Busy` means that no
+    /// request was sent, and the extents are unchanged.
+    pub outcome: Result<(), (Status, String)>,
+}
+
 /// A block whose operations own extents of other blocks (`Event::Adopt`).
 pub trait Adopts {
-    /// The answer to `Event::Adopt` of a parked operation. The operation owns the extents or, after a
-    /// refusal, they are dropped now or soon. `Busy` means that no request was sent, and the extents are
-    /// unchanged. `owner` is the number by which the blocks of extents know the owner.
-    fn adopted(
-        &mut self,
-        block: &mut Backing,
-        now: Time,
-        ticket: Ticket,
-        owner: u64,
-        outcome: Result<(), (Status, String)>,
-    );
+    /// Completes a parked operation.
+    fn adopted(&mut self, block: &mut Backing, now: Time, adopted: Adopted);
 }

@@ -1,6 +1,6 @@
 //! Arguments of a queue's requests and replies, laid out by hand.
 
-use crate::fields::{Field, Malformed, Reader};
+use crate::fields::{Field, Malformed, Reader, fields};
 use honeycomb_types::limits::{QUEUE_ACK_MAX, QUEUE_BATCH_MAX};
 
 /// Appends the arguments of a `QueuePut` of several items; those of a single item are empty.
@@ -134,23 +134,7 @@ pub struct GetExtentsArgs {
     pub stay: bool,
 }
 
-impl GetExtentsArgs {
-    /// The bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(5);
-        self.reserve_ms.put(&mut out);
-        self.stay.put(&mut out);
-        out
-    }
-
-    /// Reads the whole argument section.
-    pub fn decode(args: &[u8]) -> Result<GetExtentsArgs, Malformed> {
-        let mut r = Reader::new(args);
-        let get = GetExtentsArgs { reserve_ms: u32::get(&mut r)?, stay: bool::get(&mut r)? };
-        r.finish()?;
-        Ok(get)
-    }
-}
+fields!(GetExtentsArgs { reserve_ms, stay });
 
 /// The arguments of the reply to `QueueGetExtents`, whose payload is the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,23 +145,7 @@ pub struct LargeItem {
     pub deliveries: u32,
 }
 
-impl LargeItem {
-    /// The bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(12);
-        self.number.put(&mut out);
-        self.deliveries.put(&mut out);
-        out
-    }
-
-    /// Reads the whole argument section.
-    pub fn decode(args: &[u8]) -> Result<LargeItem, Malformed> {
-        let mut r = Reader::new(args);
-        let item = LargeItem { number: u64::get(&mut r)?, deliveries: u32::get(&mut r)? };
-        r.finish()?;
-        Ok(item)
-    }
-}
+fields!(LargeItem { number, deliveries });
 
 /// Appends an item to the reply to `QueueLists`.
 pub fn put_large_item(number: u64, list: &[u8], out: &mut Vec<u8>) {

@@ -1,5 +1,5 @@
 //! Extents of large values and items, between shards: a block of a kv or a queue adopts the extents that a
-//! put names (`ExtentAdopt`), and drops those that nothing names any more (`ExtentDrop`).
+//! put names (`ExtentAdopt`), and drops extents that nothing names any more (`ExtentDrop`).
 //!
 //! The extents are in blocks of any shard of any server. One connection to each such shard, with the
 //! cluster's token, carries requests and answers in order. An adoption is repeated until it is decided,
@@ -15,7 +15,7 @@ use super::blocks::Blocks;
 use super::connections::{PeerKey, Post, PostPayload};
 use super::outbox::Outbox;
 use super::{Effect, Shard, ShardConfig};
-use honeycomb_structures::{Answer, ExtentRef, Operation, Outcome, Payload, Ticket};
+use honeycomb_structures::{Adopted, Answer, ExtentRef, Operation, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENTS_IDLE};
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Demotion, Epoch, Kind, ServerId, ShardIx, StructureId, Time,
@@ -478,7 +478,7 @@ impl ExtentsWork<'_> {
         let outcome = failed.map_or(Ok(()), Err);
         let slot = self.blocks.at(at).expect("an adoption ends with its block");
         let adopts = slot.structure.adopts().expect("it has requested the extents");
-        adopts.adopted(&mut slot.backing, self.now, ticket, owner, outcome);
+        adopts.adopted(&mut slot.backing, self.now, Adopted { ticket, owner, outcome });
         self.agenda.changed(at);
     }
 

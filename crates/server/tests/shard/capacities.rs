@@ -137,7 +137,7 @@ fn controller_that_is_not_informed_is_seen() {
     Bug::arm(None);
 }
 
-/// Nothing else would repeat the request, because nobody uses the block.
+/// Nothing else would repeat the request, because no operation uses the block.
 #[test]
 fn controller_that_cannot_be_informed_is_informed_later() {
     let mut world = World::new();
@@ -210,10 +210,9 @@ fn memory_that_was_requested_in_advance_stays_until_content_leaves() {
     assert!(!world.requests().is_empty());
 }
 
-/// A refused request delays the next one. The timer of that request also informs the controller of a
-/// reduction in the meantime.
-#[test]
-fn reduction_after_a_refused_growth_is_reported_without_another_operation() {
+/// A block that has reduced its capacity and has requested more; its reduced capacity, and the key for which
+/// it had no room.
+fn needs_capacity_again() -> (World, u64, u32) {
     let mut world = World::new();
     world.fill_and_delete(1400, 200);
     world.pass(Duration::from_secs(1));
@@ -222,11 +221,19 @@ fn reduction_after_a_refused_growth_is_reported_without_another_operation() {
     let full = (300..1400).find(|key| world.run(Op::KvPut, *key).status == Status::Busy);
     world.shard.tick(world.now);
     assert_eq!(world.requests().len(), 1);
+    (world, kept, full.expect("the block is full before 1400 keys"))
+}
+
+/// A refused request delays the next one. The timer of that request also informs the controller of a
+/// reduction in the meantime.
+#[test]
+fn reduction_after_a_refused_growth_is_reported_without_another_operation() {
+    let (mut world, kept, full) = needs_capacity_again();
     world.answer(Capacity::Denied(Status::OutOfMemory, "memory is full".into()));
-    assert_eq!(world.run(Op::KvPut, full.unwrap()).status, Status::Busy, "it requests a split");
+    assert_eq!(world.run(Op::KvPut, full).status, Status::Busy, "it requests a split");
     let word = MoveWord::Refused(Status::OutOfMemory, "memory is full".into());
     world.shard.on_exports(world.now, |work| work.move_word(block(0), word));
-    for key in 300..full.unwrap() {
+    for key in 300..full {
         world.run(Op::KvDelete, key);
     }
     for key in 2..200 {
@@ -240,18 +247,11 @@ fn reduction_after_a_refused_growth_is_reported_without_another_operation() {
 /// The writer that lacked the capacity returns within 100 ms.
 #[test]
 fn granted_capacity_stays_until_its_writer_returns() {
-    let mut world = World::new();
-    world.fill_and_delete(1400, 200);
-    world.pass(Duration::from_secs(1));
-    let kept = world.requests()[0];
-    world.answer(Capacity::Granted(kept as usize));
-    let full = (300..1400).find(|key| world.run(Op::KvPut, *key).status == Status::Busy);
-    world.shard.tick(world.now);
-    assert_eq!(world.requests().len(), 1);
+    let (mut world, _, full) = needs_capacity_again();
     world.answer(Capacity::Granted(SIZE));
     world.pass(Duration::from_millis(200));
     assert_eq!(world.requests().len(), 0);
-    assert_eq!(world.run(Op::KvPut, full.unwrap()).status, Status::Ok);
+    assert_eq!(world.run(Op::KvPut, full).status, Status::Ok);
     world.pass(Duration::from_secs(5));
     assert!(matches!(world.requests()[..], [bytes] if bytes < SIZE as u64));
 }

@@ -10,7 +10,7 @@ use super::bare;
 use super::store::{Incoming, Store};
 use super::table::Hit;
 use crate::adopting::{Adopting, admit_list, read_list};
-use crate::{Answer, Operation, Ticket};
+use crate::{Adopted, Answer, Operation};
 use honeycomb_block::Backing;
 use honeycomb_types::{Bug, Time};
 use honeycomb_wire::extents::{PutExtents, StoredWhen};
@@ -46,12 +46,9 @@ pub(super) fn complete(
     store: &mut Store,
     block: &mut Backing,
     now: Time,
-    (ticket, owner): (Ticket, u64),
-    outcome: Result<(), (Status, String)>,
+    adopted: Adopted,
 ) {
-    adopting.complete(now, ticket, owner, outcome, |put, stored| {
-        store.put_list(block, put, stored).map(Some)
-    });
+    adopting.complete(now, adopted, |put, stored| store.put_list(block, put, stored).map(Some));
 }
 
 impl Store {

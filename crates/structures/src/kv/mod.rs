@@ -56,8 +56,8 @@ mod taking;
 use crate::adopting::{Adopting, dropped};
 use crate::moves::Movable;
 use crate::{
-    Adopts, Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event, Operation, Ops,
-    Outcome, Streaming, Structure, Ticket, Waits,
+    Adopted, Adopts, Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event,
+    Operation, Ops, Outcome, Streaming, Structure, Waits,
 };
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
@@ -282,7 +282,7 @@ impl Waits for KvBlock {
         store.table.heap.look_at_slack(now);
         store.table.heap.return_memory(block, now);
         for ready in self.adopting.ready(now) {
-            large::complete(&mut self.adopting, store, block, now, ready, Ok(()));
+            large::complete(&mut self.adopting, store, block, now, ready);
         }
     }
 
@@ -293,16 +293,8 @@ impl Waits for KvBlock {
 }
 
 impl Adopts for KvBlock {
-    fn adopted(
-        &mut self,
-        block: &mut Backing,
-        now: Time,
-        ticket: Ticket,
-        owner: u64,
-        outcome: Result<(), (Status, String)>,
-    ) {
-        let store = &mut self.partition.store;
-        large::complete(&mut self.adopting, store, block, now, (ticket, owner), outcome);
+    fn adopted(&mut self, block: &mut Backing, now: Time, adopted: Adopted) {
+        large::complete(&mut self.adopting, &mut self.partition.store, block, now, adopted);
     }
 }
 

@@ -54,6 +54,11 @@ impl TailBound {
         TailBound { bounds, ahead, reported: 0, received: true }
     }
 
+    /// Whether there is a bound.
+    pub fn is_bounded(&self) -> bool {
+        self.bounds != QueueBounds::NONE
+    }
+
     /// Refuses a put that no queue with this bound can hold.
     pub fn admit(&self, items: u64, bytes: u64) -> Result<(), Answer> {
         if items <= self.bounds.items && bytes <= self.bounds.bytes {
@@ -106,15 +111,15 @@ impl TailBound {
 
     /// Adopts the content of the earlier blocks from another block.
     pub fn restore_ahead(&mut self, ahead: Option<(u64, u64)>) {
-        self.ahead = match self.bounds == QueueBounds::NONE {
-            true => Some(ahead.unwrap_or_default()),
-            false => ahead,
+        self.ahead = match self.is_bounded() {
+            true => ahead,
+            false => Some(ahead.unwrap_or_default()),
         };
     }
 
     /// The report of a sealed block that items were taken from it, if it is due.
     pub fn report(&mut self, (items, bytes): (u64, u64)) -> Option<Event> {
-        if self.bounds == QueueBounds::NONE || !self.received || items == self.reported {
+        if !self.is_bounded() || !self.received || items == self.reported {
             return None;
         }
         (self.received, self.reported) = (false, items);

@@ -22,6 +22,8 @@ pub(super) struct Run {
     pub items: Range<usize>,
     /// How often they had been delivered before.
     pub deliveries: u32,
+    /// The run is a list of extents.
+    pub is_list: bool,
     /// They had been delivered before and were returned.
     returned: bool,
 }
@@ -41,23 +43,26 @@ impl Deliveries {
     #[inline]
     pub fn next_run(&self, items: &ItemLog, block: &impl Bytes, args: &GetArgs) -> Option<Run> {
         if let Some((item, deliveries)) = self.reserved.first_returned() {
-            return Some(Run { items: item..item + 1, deliveries, returned: true });
+            let is_list = items.is_list(block, item);
+            return Some(Run { items: item..item + 1, deliveries, is_list, returned: true });
         }
         let count = items.count();
         if self.head == count {
             return None;
         }
         let start = items.start_of(block, self.head);
-        let last = match items.is_list(block, self.head) {
-            true => self.head + 1,
-            false => count.min(self.head + args.items as usize),
-        };
-        let mut end = self.head + 1;
-        let fits = |end| items.end_of(block, end) - start <= args.bytes as usize;
-        while end < last && fits(end) && !items.is_list(block, end) {
-            end += 1;
+        let is_list = items.is_list(block, self.head);
+        let most = if is_list { 1 } else { args.items as usize };
+        let last = count.min(self.head + most);
+        let mut next = self.head + 1;
+        while next < last {
+            let (end, is_list) = items.end_and_sort(block, next);
+            if is_list || end - start > args.bytes as usize {
+                break;
+            }
+            next += 1;
         }
-        Some(Run { items: self.head..end, deliveries: 0, returned: false })
+        Some(Run { items: self.head..next, deliveries: 0, is_list, returned: false })
     }
 
     /// The part of the directory that contains the places of the next items; `None` if there are none.

@@ -117,25 +117,27 @@ impl ItemLog {
         self.size - PLACE * items.end..self.size - PLACE * items.start
     }
 
+    /// The end of an item, and whether it is a list of extents.
     #[inline]
-    fn place_of(&self, block: &impl Bytes, item: usize) -> u32 {
+    pub fn end_and_sort(&self, block: &impl Bytes, item: usize) -> (usize, bool) {
         let place = block.slice(self.places(item..item + 1));
-        u32::from_le_bytes(place.try_into().expect("a place has four bytes"))
+        let place = u32::from_le_bytes(place.try_into().expect("a place has four bytes"));
+        ((place & !LIST) as usize, place & LIST != 0)
     }
 
     #[inline]
     pub fn end_of(&self, block: &impl Bytes, item: usize) -> usize {
-        (self.place_of(block, item) & !LIST) as usize
+        self.end_and_sort(block, item).0
     }
 
     /// Whether an item is a list of extents.
     #[inline]
     pub fn is_list(&self, block: &impl Bytes, item: usize) -> bool {
-        self.place_of(block, item) & LIST != 0
+        self.end_and_sort(block, item).1
     }
 
-    /// The bytes that an item counts: those for its consumer, which may be in extents, and at least those in
-    /// this block.
+    /// The bytes that an item counts: its bytes for the consumer, which may be in extents, and at least its
+    /// bytes in this block.
     pub fn weight_of(&self, block: &impl Bytes, item: usize) -> u64 {
         let bytes = self.bytes_of(block, &(item..item + 1));
         let extra =

@@ -26,7 +26,7 @@ use crate::adopting::Adopting;
 use crate::migration::Migrating;
 use crate::moves::Movable;
 use crate::{
-    Adopts, Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event, Growth,
+    Adopted, Adopts, Answer, Capacity, CapacityRequest, Changes, Content, Enlarge, Event, Growth,
     LowerTierReads, Operation, Ops, Outcome, Rest, Snapshot, Streaming, Structure, Successor,
     Ticket, Waits,
 };
@@ -292,8 +292,8 @@ impl Waits for QueueBlock {
 
     fn tick(&mut self, block: &mut Backing, now: Time) {
         self.segment.woken();
-        for (ticket, owner) in self.adopting.ready(now) {
-            self.adopted(block, now, ticket, owner, Ok(()));
+        for ready in self.adopting.ready(now) {
+            self.adopted(block, now, ready);
         }
         if self.segment.is_frozen() {
             return;
@@ -310,16 +310,10 @@ impl Waits for QueueBlock {
 }
 
 impl Adopts for QueueBlock {
-    fn adopted(
-        &mut self,
-        block: &mut Backing,
-        now: Time,
-        ticket: Ticket,
-        owner: u64,
-        outcome: Result<(), (Status, String)>,
-    ) {
+    fn adopted(&mut self, block: &mut Backing, now: Time, adopted: Adopted) {
         let QueueBlock { segment, adopting } = self;
-        adopting.complete(now, ticket, owner, outcome, |put, stored| {
+        let ticket = adopted.ticket;
+        adopting.complete(now, adopted, |put, stored| {
             let fixed = segment.is_sending();
             large::store(for_put(segment, block)?, block, ticket, &put, stored, fixed)
         });

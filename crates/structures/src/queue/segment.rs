@@ -230,7 +230,7 @@ impl QueueSegment {
     /// Delivers the next items, if any: taken permanently, or reserved.
     fn deliver(&mut self, block: &mut Backing, now: Time, args: &GetArgs) -> Option<Answer> {
         let run = self.deliveries.next_run(&self.items, block, args)?;
-        if self.items.is_list(block, run.items.start) {
+        if run.is_list {
             return Some(large::refuse());
         }
         let (count, open) = (run.items.len() as u64, self.tail.is_open());
@@ -285,7 +285,7 @@ impl QueueSegment {
         let Some(run) = self.deliveries.next_run(&self.items, block, &args) else {
             return Err(self.exhausted(false).unwrap_or_else(empty));
         };
-        if self.items.is_list(block, run.items.start) {
+        if run.is_list {
             return Err(large::refuse());
         }
         let bytes = self.items.bytes_of(block, &run.items);

@@ -482,6 +482,8 @@ fn a_block_that_is_to_leave_takes_no_more_and_goes_when_it_is_empty() {
     let refused = d.run(Op::ExtentPut, b"", b"x");
     assert_eq!(refused.status, Status::BlockFull);
     assert!(String::from_utf8_lossy(&refused.args).contains("draining"), "{refused:?}");
+    let kept = d.run(Op::ExtentKeep, &id.encode(), b"");
+    assert_eq!(kept.status, Status::ExtentGone, "its writer writes it elsewhere");
     let read = d.run(Op::ExtentGet, &id.encode(), b"");
     assert_eq!(d.bytes(&read), [3; 100]);
     d.sleep(2 * EXTENTS_IDLE.as_millis() as u64);

@@ -15,7 +15,7 @@ mod queue_rules;
 
 use honeycomb_block::{Backing, Reclaimer};
 use honeycomb_structures::{
-    Answer, Event, Operation, Outcome, Payload, Structure, Successor, Ticket,
+    Adopted, Answer, Event, Operation, Outcome, Payload, Structure, Successor, Ticket,
 };
 use honeycomb_types::{Time, sizes};
 use honeycomb_wire::{Op, Status};
@@ -190,7 +190,7 @@ impl<S: Structure> Driver<S> {
         outcome: Result<(), (Status, String)>,
     ) {
         let adopts = self.structure.adopts().unwrap();
-        adopts.adopted(&mut self.block, self.now, ticket, owner, outcome);
+        adopts.adopted(&mut self.block, self.now, Adopted { ticket, owner, outcome });
     }
 
     /// Lets time pass.

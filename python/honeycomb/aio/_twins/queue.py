@@ -67,8 +67,8 @@ class AsyncQueue(QueueBase):
 
     A queue in the job's memory: items of bytes, first in, first out.
 
-    *Consistency*: linearizable. Items are taken in the order in which they were put, except one that returned
-    because its consumer had reserved it, or received it in pieces, and died. Every put and get
+    *Consistency*: linearizable. Items are taken in the order in which they were put, except an item that
+    returned because its consumer had reserved it, or received it in pieces, and died. Every put and get
     takes effect once, even if the client has to repeat it. *Delivery*: if a consumer dies after ``get``
     has returned an item to it, the item is lost; ``reserve`` delivers each item at least once instead.
     *Bounds*: ``max_items`` (the paper's maxQueueLength) and ``max_bytes`` are never exceeded;

@@ -2,8 +2,9 @@
 
 use honeycomb_client::{Client, JobTicket, Queue};
 use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, noise, prefix, status};
-use honeycomb_types::JobId;
-use honeycomb_wire::Status;
+use honeycomb_types::{JobId, Verbs};
+use honeycomb_wire::token::Caveat;
+use honeycomb_wire::{Status, attenuate};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -157,7 +158,28 @@ fn bounds_count_the_bytes_of_large_items() {
     for (n, length) in [(3, 30_000), (5, 10_000), (6, 50_000)] {
         assert!(queue.get(LONG).unwrap() == Some(noise(n, length)), "{n}");
     }
-    eventually("what was refused is dropped, too", || used(&client, job.job) < 4 * KIB);
+    eventually("extents of refused puts are dropped, too", || used(&client, job.job) < 4 * KIB);
+}
+
+/// A producer without permission to read puts items of any size, and learns by its put that there is no room.
+#[test]
+fn producer_that_may_only_write_puts_large_items() {
+    let (cluster, client, job) = start("producer");
+    let queue = queue(&client, &job, 2, 0);
+    let token = attenuate(&job.token, Caveat::Verbs(Verbs::WRITE)).unwrap();
+    let producer = cluster.client(&token, Default::default()).open_queue(job.job, "/t").unwrap();
+    producer.put(&noise(1, 60_000), NOW).unwrap();
+    producer.put(&noise(2, 10), NOW).unwrap();
+    assert_eq!(status(producer.put(&noise(3, 30_000), NOW)), Status::QueueFull);
+    assert_eq!(status(producer.get(NOW)), Status::PermissionDenied);
+    std::thread::scope(|scope| {
+        scope.spawn(|| producer.put(&noise(3, 30_000), LONG).unwrap());
+        assert!(queue.get(LONG).unwrap() == Some(noise(1, 60_000)));
+    });
+    for (n, length) in [(2, 10), (3, 30_000)] {
+        assert!(queue.get(LONG).unwrap() == Some(noise(n, length)), "{n}");
+    }
+    eventually("the extents are dropped", || used(&client, job.job) < 4 * KIB);
 }
 
 /// Many large items seal the blocks of the queue: a list follows in the next block.

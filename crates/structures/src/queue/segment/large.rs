@@ -5,7 +5,7 @@
 //! is refused while such an item is next.
 
 use super::{QueueSegment, RETRY_AHEAD_US, RETRY_LARGE_US, check_reserve, empty};
-use crate::adopting::{Adopting, admit_list, dropped, list_of, read_list};
+use crate::adopting::{Adopting, admit_list, dropped, list_of};
 use crate::queue::deliveries::Deliveries;
 use crate::queue::items::{ItemLog, LIST, PLACE};
 use crate::{Answer, Bytes, Operation, Payload, Ticket, busy};
@@ -14,7 +14,7 @@ use honeycomb_types::Bug;
 use honeycomb_types::limits::EXTENT_OWNER;
 use honeycomb_wire::extents::{PutExtents, StoredWhen, value_length};
 use honeycomb_wire::queue::{GetArgs, GetExtentsArgs, LargeItem, put_large_item};
-use honeycomb_wire::{Field, Malformed, Reader, Status};
+use honeycomb_wire::{Field, Malformed, Status};
 
 /// Most bytes of a reply to `QueueLists`, unless a single item is larger.
 const LISTS_BYTES: usize = 1 << 20;
@@ -57,7 +57,7 @@ impl<'a> LargeItems<'a> {
         if value_length(old) != value_length(put.list) || old.len() != put.list.len() {
             return Err(malformed("an item is replaced by as many extents, with as many bytes"));
         }
-        let found = self.items.item(number(put.key)?);
+        let found = self.items.item(u64::decode(put.key)?);
         let found = found.filter(|item| self.deliveries.is_left(self.items, *item));
         let found = found.filter(|item| self.list(block, *item) == Some(old));
         let gone = || Answer::refuse(Status::KeyNotFound, "the item is gone, or has other extents");
@@ -109,11 +109,7 @@ pub fn begin(
 ) -> Result<(), Answer> {
     let put = PutExtents::decode(operation.args, payload)?;
     let replaced = LargeItems::of(segment).replaced(block, &put)?;
-    let size = segment.tail.capacity.most();
-    let list = admit_list(size, put.list)?;
-    if let StoredWhen::Still(old) = put.when {
-        read_list(size, old)?;
-    }
+    let list = admit_list(segment.tail.capacity.most(), put.list)?;
     let admitted = match replaced {
         Some(found) => found.map(drop),
         None => admit(segment, put.list),
@@ -121,7 +117,7 @@ pub fn begin(
     if let Err(refusal) = admitted {
         return Err(adopting.refuse(list, refusal));
     }
-    if put.when == StoredWhen::Always {
+    if put.when == StoredWhen::Always && segment.bound.is_bounded() {
         // The parked puts take their room first.
         let (items, bytes) = adopting.parked(|put| put.when == StoredWhen::Always, weight);
         match segment.admits(items + 1, bytes + weight(put.list)) {
@@ -191,7 +187,10 @@ pub fn reserve(
     let Some(run) = segment.deliveries.next_run(&segment.items, block, &args) else {
         return Err(segment.exhausted(stay).unwrap_or_else(empty));
     };
-    let list = LargeItems::of(segment).list(block, run.items.start).ok_or_else(empty)?;
+    if !run.is_list {
+        return Err(empty());
+    }
+    let list = list_of(block.slice(segment.items.bytes_of(block, &run.items)));
     let number = segment.items.number(run.items.start);
     let deliveries = run.deliveries + u32::from(reserve_ms > 0);
     if reserve_ms > 0 {
@@ -212,7 +211,7 @@ pub fn taken(segment: &mut QueueSegment, block: &Backing, item: usize) {
 
 /// `QueueLists`: the items in extents, from a number on.
 pub fn lists(segment: &QueueSegment, block: &impl Bytes, args: &[u8]) -> Result<Answer, Answer> {
-    let (page, next) = LargeItems::of(segment).page(block, number(args)?);
+    let (page, next) = LargeItems::of(segment).page(block, u64::decode(args)?);
     Ok(Answer::ok(next).with(Payload::Bytes(page.into())))
 }
 
@@ -220,14 +219,6 @@ pub fn lists(segment: &QueueSegment, block: &impl Bytes, args: &[u8]) -> Result<
 pub fn refuse_long(length: usize) -> Answer {
     let text = format!("a list of extents of {length} bytes names more extents than a value has");
     Answer::refuse(Status::ValueTooLarge, text)
-}
-
-/// The number of an item, as arguments.
-fn number(args: &[u8]) -> Result<u64, Answer> {
-    let mut r = Reader::new(args);
-    let number = u64::get(&mut r)?;
-    r.finish()?;
-    Ok(number)
 }
 
 fn malformed(why: &'static str) -> Answer {

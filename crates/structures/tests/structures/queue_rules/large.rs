@@ -148,7 +148,7 @@ fn list_that_cannot_be_stored_once_it_is_adopted_is_dropped_by_its_owner() {
     assert_eq!(
         d.events(),
         [Event::DropExtents(5, one.clone()), Event::Answered(ticket, gone)],
-        "those that exist were adopted"
+        "the existing extents were adopted"
     );
     let ticket = begin(&mut d, &one);
     d.adopted(ticket, 6, Err((Status::Busy, "later".into())));
