@@ -469,6 +469,64 @@ def test_an_interrupted_driver_leaves_nothing(
         assert not any(map(_runs, pids))
 
 
+SWEEP = """
+import faulthandler, signal, sys
+import honeycomb
+from honeycomb.mapreduce import MapReduce
+faulthandler.dump_traceback_later(100, exit=True)
+names = "__enter__", "__exit__", "_acquire_restore", "_release_save", "notify"
+returns = chosen = 0
+
+def trace(frame, event, arg):
+    global returns
+    code = frame.f_code
+    if event == "return" and code.co_name in names and "threading.py" in code.co_filename:
+        returns += 1
+        if returns == chosen:
+            print(code.co_qualname, file=sys.stderr)
+            signal.raise_signal(signal.SIGINT)
+    return trace
+
+def run():
+    global returns
+    returns = 0
+    sys.settrace(trace)
+    try:
+        with MapReduce(lambda word: [(word, 1)], lambda word, counts: sum(counts)).run(
+            ["a", "b"], reducers=2, client=hc, name="swept"
+        ) as result:
+            assert dict(result) == {"a": 1, "b": 1}
+    finally:
+        sys.settrace(None)
+
+with honeycomb.connect() as hc:
+    run()
+    total, interrupted = returns, 0
+    for part in range(24):
+        chosen = 1 + total * part // 24
+        try:
+            run()
+            assert returns < chosen, "the interrupt was lost"
+        except KeyboardInterrupt:
+            interrupted += 1
+        assert "swept" not in [info["name"] for info in hc.jobs()]
+print(interrupted)
+"""
+
+
+def test_an_interrupt_at_any_place_of_the_driver_ends_the_run(hc: honeycomb.Client) -> None:
+    # Once it arrived as Condition.__enter__ returned, left a future locked, and the run never ended.
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", SWEEP],
+        env={**os.environ, "HONEYCOMB_ADDRESS": hc.address, "HONEYCOMB_TOKEN": hc.token.hex()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 4, done.stderr
+
+
 # ------------------------------------------------------------------------- pools that break
 
 

@@ -147,11 +147,14 @@ class MapReduce:
                         keep=False,
                     )
                 )
-                sampler = MemorySampler(client.status)
-                resources.callback(sampler.stop)
                 report = reporter(progress)
-                tasks = max(len(splits), reducers)
-                workers = resources.enter_context(Workers(executor, tasks, speculation is not None))
+                with interrupts.deferred():
+                    sampler = MemorySampler(client.status)
+                    resources.callback(sampler.stop)
+                    tasks = max(len(splits), reducers)
+                    workers = resources.enter_context(
+                        Workers(executor, tasks, speculation is not None, interrupts)
+                    )
 
                 def report_and_sample(told: Progress) -> None:
                     if told.done == told.total:
@@ -160,10 +163,12 @@ class MapReduce:
 
                 run = Run(job, self._program, splits, options, workers, report_and_sample)
                 commits = run.execute()
-                workers.close()
+                with interrupts.deferred():
+                    workers.close()
             except BaseException:
                 interrupts.hold()
                 raise
+            interrupts.hold()
             return Result(
                 job, commits, run.stages, run.counters, run.loads, sampler, resources.pop_all()
             )

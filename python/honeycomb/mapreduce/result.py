@@ -137,7 +137,7 @@ class Result(Shown):
         self._sampler = sampler
         self._resources = resources
         # For a result that is never closed. At the end of the program, the leases free the memory.
-        weakref.finalize(self, resources.close).atexit = False
+        weakref.finalize(self, _close, resources).atexit = False
 
     @property
     def memory(self) -> list[MemorySample]:
@@ -219,9 +219,7 @@ class Result(Shown):
 
     def close(self) -> None:
         """Deregisters the job, which frees all its memory. Idempotent."""
-        with Interrupts() as interrupts:
-            interrupts.hold()
-            self._resources.close()
+        _close(self._resources)
 
     def __enter__(self) -> Self:
         return self
@@ -247,3 +245,9 @@ class Result(Shown):
     def __repr__(self) -> str:
         seconds = sum(stage.seconds for stage in self.stages)
         return f"<honeycomb.mapreduce.Result of {self.job.name}: {self.partitions} parts, {seconds:.2f} s>"
+
+
+def _close(resources: ExitStack) -> None:
+    with Interrupts() as interrupts:
+        interrupts.hold()
+        resources.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from typing import Any, Final, Self
 
 from honeycomb.mapreduce.errors import ExecutorBroken
+from honeycomb.mapreduce.interrupts import Interrupts
 from honeycomb.mapreduce.stage import Attempt
 from honeycomb.mapreduce.tasks import Commit
 from honeycomb.pool import WorkerPool
@@ -26,9 +28,15 @@ class Workers:
     The run's own pool ends with the run, at once if the run failed. On the caller's executor, attempts
     that have not begun are cancelled. Running attempts are killed if the executor supports that
     (:meth:`WorkerPool.kill`); otherwise their next access to the job fails.
+
+    Futures and pools are used only while interrupts are deferred: an exception in ``Condition.__enter__``
+    leaves a future locked, and the pool's threads then wait for it forever.
     """
 
-    def __init__(self, executor: Executor | None, tasks: int, speculating: bool) -> None:
+    def __init__(
+        self, executor: Executor | None, tasks: int, speculating: bool, interrupts: Interrupts
+    ) -> None:
+        self._interrupts = interrupts
         self._own = executor is None
         cores = len(os.sched_getaffinity(0))
         # The copy of a task that hangs needs a second worker.
@@ -65,28 +73,31 @@ class Workers:
 
     def submit(self, function: Callable[[Any], Commit], task: Any, attempt: Attempt) -> None:
         """Submits an attempt to the executor. Raises :class:`ExecutorBroken`."""
-        while True:
-            try:
-                self.running[self._executor.submit(function, task)] = attempt
-                return
-            except BrokenExecutor as error:
-                self._replace(error)
-            except RuntimeError as error:  # executors raise this after they were shut down
-                raise self._broken(error) from error
+        # The caller's executor may wait for room for as long as its tasks take.
+        with self._interrupts.deferred() if self._own else contextlib.nullcontext():
+            while True:
+                try:
+                    self.running[self._executor.submit(function, task)] = attempt
+                    return
+                except BrokenExecutor as error:
+                    self._replace(error)
+                except RuntimeError as error:  # executors raise this after they were shut down
+                    raise self._broken(error) from error
 
     def settled(self) -> list[tuple[Attempt, Future[Commit] | None]]:
         """Waits briefly for attempts to end. Returns the ended attempts with their futures, or with
         ``None`` if the attempt was lost with its pool. Raises :class:`ExecutorBroken`."""
-        done, _ = wait(self.running, LOOK_SECONDS, FIRST_COMPLETED)
-        broken = next((error for future in done if (error := _break_of(future))), None)
-        if broken is not None:
-            self._replace(broken)
-        else:
-            self._settled += [(self.running.pop(future), future) for future in done]
-        settled, self._settled = self._settled, []
-        # If two attempts of a task ended since the last call, the committed attempt counts.
-        settled.sort(key=lambda one: one[1] is None or _failed(one[1]))
-        self._note_begun()
+        with self._interrupts.deferred():
+            done, _ = wait(self.running, LOOK_SECONDS, FIRST_COMPLETED)
+            broken = next((error for future in done if (error := _break_of(future))), None)
+            if broken is not None:
+                self._replace(broken)
+            else:
+                self._settled += [(self.running.pop(future), future) for future in done]
+            settled, self._settled = self._settled, []
+            # If two attempts of a task ended since the last call, the committed attempt counts.
+            settled.sort(key=lambda one: one[1] is None or _failed(one[1]))
+            self._note_begun()
         return settled
 
     def _note_begun(self) -> None:
@@ -102,9 +113,10 @@ class Workers:
     def abandon(self, index: int) -> bool:
         """Ends the other attempts of a task that has committed. Returns whether there were any."""
         losers = [future for future, attempt in self.running.items() if attempt.index == index]
-        for future in losers:
-            del self.running[future]
-            self._end(future)
+        with self._interrupts.deferred():
+            for future in losers:
+                del self.running[future]
+                self._end(future)
         return bool(losers)
 
     def _end(self, future: Future[Commit]) -> None:
