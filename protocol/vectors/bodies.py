@@ -280,6 +280,17 @@ DATA_SAMPLES = {
     ),
     "FileSeal": ([ask("the tail")], [data("sealed at 4103", value=4103)]),
     "FileMap": ([ask("a sealed block")], [data("it has 4103 bytes", value=4103)]),
+    "FileContinue": (
+        [ask("the tail")],
+        [
+            data(
+                "it ends at byte 4103",
+                {"version": str(MOVED_SAMPLES[0]["version"])},
+                moved_bytes(MOVED_SAMPLES[0]["version"], MOVED_SAMPLES[0]["entry"]),
+                value=4103,
+            )
+        ],
+    ),
     **QUEUE_SAMPLES,
     "QueuePutExtents": (
         [

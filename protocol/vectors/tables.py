@@ -111,6 +111,7 @@ DATA_LAYOUTS = {
     "FileSize": ("-", "-", "value: committed length; args: sealed u8"),
     "FileSeal": ("-", "-", "value: final length of the block"),
     "FileMap": ("-", "-", "value: committed length; beside it a descriptor"),
+    "FileContinue": ("-", "-", "value: final length of the block; args: as of Moved"),
     "AckResults": (
         "for each: lane u32, number u64",
         "-",

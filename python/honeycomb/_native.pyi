@@ -118,10 +118,10 @@ class FileCalls(Face):
     def _native(self) -> NativeFile: ...
     def __init__(self, *args: Any, **named: Any) -> None: ...
     def append(self, data: Data) -> int:
-        """Appends ``data`` in one piece and returns its offset.
+        """Appends ``data`` of any length in one piece and returns its offset. Readers see all of it or nothing.
 
-        Raises :class:`~honeycomb.errors.ValueTooLarge` above :attr:`append_limit`,
-        :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
+        More than :attr:`append_limit` bytes are written to blocks of their own, which one change adds to the
+        file. Raises :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
         :class:`~honeycomb.errors.QuotaExceeded` if the file cannot grow.
         """
     def write_all(self, data: Data) -> int:
@@ -314,7 +314,7 @@ class NativeFile:
     """An open file. Safe to share between threads; every call releases the GIL."""
     @property
     def append_limit(self) -> int:
-        """The most bytes of one append."""
+        """The most bytes of an append that needs no blocks of its own."""
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of many ranges, each an offset and a length; shorter only at the end of the file."""
     def map(self) -> NativeView:

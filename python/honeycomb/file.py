@@ -68,7 +68,7 @@ class HoneyFile(FileCalls, Remote):
 
     @property
     def append_limit(self) -> int:
-        """The largest append, in bytes: an eighth of a block."""
+        """The largest append that needs no blocks of its own, in bytes: an eighth of a block."""
         return self._native().append_limit
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:

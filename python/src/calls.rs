@@ -347,10 +347,10 @@ impl FileCalls {
         PyClassInitializer::from(Face::unopened()).add_subclass(FileCalls)
     }
 
-    /// Appends ``data`` in one piece and returns its offset.
+    /// Appends ``data`` of any length in one piece and returns its offset. Readers see all of it or nothing.
     ///
-    /// Raises :class:`~honeycomb.errors.ValueTooLarge` above :attr:`append_limit`,
-    /// :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
+    /// More than :attr:`append_limit` bytes are written to blocks of their own, which one change adds to the
+    /// file. Raises :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
     /// :class:`~honeycomb.errors.QuotaExceeded` if the file cannot grow.
     fn append(slf: &Bound<'_, FileCalls>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (py, file) = (slf.py(), file(slf)?);

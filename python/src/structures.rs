@@ -66,7 +66,7 @@ pub struct NativeFile {
 
 #[pymethods]
 impl NativeFile {
-    /// The most bytes of one append.
+    /// The most bytes of an append that needs no blocks of its own.
     #[getter]
     fn append_limit(&self) -> usize {
         self.file.append_limit()

@@ -44,12 +44,13 @@ def test_a_file_grows_over_many_blocks(file: honeycomb.HoneyFile) -> None:
     assert file.read(65_000, 2000) == data[65_000:67_000]
 
 
-def test_an_append_has_a_limit(file: honeycomb.HoneyFile) -> None:
-    limit = file.append_limit
-    file.append(b"x" * limit)
-    with pytest.raises(errors.ValueTooLarge):
-        file.append(b"x" * (limit + 1))
-    assert file.size() == limit
+def test_an_append_of_any_length_is_in_one_piece(file: honeycomb.HoneyFile) -> None:
+    data, end = random.Random(2).randbytes(2_000_000), 0
+    for length in (file.append_limit, file.append_limit + 1, 3, len(data)):
+        assert file.append(data[:length]) == end
+        assert file.read(end, length) == data[:length]
+        end += length
+    assert file.size() == end
 
 
 def test_a_sealed_file_takes_no_more(file: honeycomb.HoneyFile) -> None:

@@ -4,11 +4,13 @@
 //!
 //! The collections are those of the catalog's own property test: one model with two users.
 
+mod blocks;
 mod capacities;
 mod drain;
 mod extents;
 mod lots;
 mod moves;
+mod private;
 mod quotas;
 #[path = "../../crates/catalog/tests/reference/mod.rs"]
 #[allow(dead_code)] // Each of its two users uses a part.
@@ -18,7 +20,7 @@ mod rejoin;
 use crate::faults::Shape;
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Command, Effect as Order, NewStructure, Opened, PrefixOptions,
-    PrefixState, Reply, Seal,
+    PrefixState, Reply,
 };
 use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, Time, Way};
 use reference::{
@@ -127,6 +129,7 @@ impl CatalogModel {
         self.asks(command, reply);
         self.step(command, reply, orders)?;
         self.settle(was_recovering);
+        self.end_idle(orders)?;
         self.carry_out(orders)
     }
 
@@ -156,6 +159,7 @@ impl CatalogModel {
             Command::GrowStructure { structure, .. }
             | Command::GrowBlock { structure, .. }
             | Command::BeginMove { structure, .. }
+            | Command::BeginAppend { structure, .. }
             | Command::ExtentBlocks { structure, .. } => of(self, structure),
             Command::ShortOf { .. } => self.refused,
             _ => None,
@@ -297,6 +301,12 @@ impl CatalogModel {
             }
             Command::ExtentBlocks { job, structure, bytes, full, .. } => {
                 self.extents(job, structure, bytes, full, reply)
+            }
+            Command::BeginAppend { structure, bytes, .. } => {
+                self.begin_append(structure, bytes, reply, orders)
+            }
+            Command::CommitAppend { structure, first, .. } => {
+                self.commit_append(structure, first, reply)
             }
             Command::RetireBlock { structure, at } => self.retire(structure, at, reply, orders),
             Command::ReturnBlock { structure, at, successor } => {
@@ -615,118 +625,6 @@ impl CatalogModel {
             }
         }
         self.cluster.cancel_overdue();
-    }
-
-    /// The file or queue that a server refers to, if it exists and has had this block.
-    fn block(
-        &mut self,
-        structure: StructureId,
-        at: BlockAt,
-        reply: &Result<Reply, CatalogError>,
-    ) -> Result<Option<Place>, String> {
-        self.cluster.hear(at.block.server());
-        let found = self.cluster.find(structure);
-        let found = found.filter(|&place| self.cluster.file(place).chain.contains(&at));
-        // A seal or a free of a block that was taken back meanwhile has no effect.
-        let known = found.is_some() || self.cluster.quarantined.contains(&at);
-        require(known || reply.is_err(), || {
-            format!("{structure} is gone, and its block was answered {}", cause(reply))
-        })?;
-        Ok(found)
-    }
-
-    fn grow(
-        &mut self,
-        structure: StructureId,
-        at: BlockAt,
-        reply: &Result<Reply, CatalogError>,
-        orders: &[Order],
-    ) -> Verdict {
-        let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
-        let expected = self.cluster.growth(place, at);
-        let asked = (1, self.last_capacity(structure));
-        let expected = self.or_waits(expected, reply, orders, (place.0, asked));
-        agree("growth", reply, &expected)?;
-        let (Ok(Reply::Grown { version, entry }), Ok(growth)) = (reply, expected) else {
-            return Ok(());
-        };
-        require(version.0 == growth.version, || {
-            format!("growth reserved version {version}, not {} (INV-17)", growth.version)
-        })?;
-        let fresh = !self.cluster.file(place).chain.contains(&entry.at);
-        let due = growth.successor;
-        require(due.map_or(fresh, |known| known == entry.at), || {
-            format!("growth gave {:?}, where {due:?} follows (INV-20)", entry.at)
-        })?;
-        self.cluster.grow(place, entry.at);
-        Ok(())
-    }
-
-    fn seal(
-        &mut self,
-        structure: StructureId,
-        at: BlockAt,
-        seal: Seal,
-        reply: &Result<Reply, CatalogError>,
-    ) -> Verdict {
-        let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
-        agree("a seal", reply, &self.cluster.seal(place, at, seal))
-    }
-
-    fn taken(
-        &mut self,
-        structure: StructureId,
-        at: BlockAt,
-        items: u64,
-        bytes: u64,
-        reply: &Result<Reply, CatalogError>,
-    ) -> Verdict {
-        let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
-        agree("what was taken", reply, &self.cluster.take(place, at, items, bytes))
-    }
-
-    fn retire(
-        &mut self,
-        structure: StructureId,
-        at: BlockAt,
-        reply: &Result<Reply, CatalogError>,
-        orders: &[Order],
-    ) -> Verdict {
-        if self.holds_extents(structure, at) {
-            return self.retire_extents(structure, at, reply, orders);
-        }
-        let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
-        let expected = self.cluster.retire(place, at);
-        agree("a retirement", reply, &expected)?;
-        let freed = |o: &Order| matches!(o, Order::FreeBlock { at: freed, .. } if *freed == at);
-        require(expected.is_err() || orders.iter().any(freed), || {
-            format!("{at:?} was retired and is not freed")
-        })
-    }
-
-    /// The last block of the chain is returned, unless it already has a successor.
-    fn give_back(
-        &mut self,
-        structure: StructureId,
-        at: BlockAt,
-        successor: BlockAt,
-        reply: &Result<Reply, CatalogError>,
-    ) -> Verdict {
-        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
-        let file = &mut self.cluster.jobs[j].files[f];
-        let follows =
-            matches!(file.chain[..], [.., before, last] if (before, last) == (at, successor));
-        let sealed = [at, successor].iter().any(|at| file.seals.contains_key(at));
-        let expected = if follows && !sealed { Ok(()) } else { Err("StaleBlock") };
-        agree("the return of a successor", reply, &expected)?;
-        if expected.is_ok() {
-            let before = file.held();
-            file.chain.pop();
-            file.cancel_left();
-            let after = file.held();
-            self.cluster.free(before.difference(&after).copied());
-        }
-        Ok(())
     }
 
     /// Checks that orders to servers are consistent with earlier ones.

@@ -1,6 +1,7 @@
 //! The workload: tasks that operate on files, queues and stores through production `Call`s, and the
 //! judgement of the results.
 
+use crate::appends::{self, Appending};
 use crate::controller::{About, Question};
 use crate::faults::long_or_short;
 use crate::file::{HEAD, Key, record};
@@ -57,6 +58,8 @@ pub(crate) struct Active {
     pub(crate) what: What,
     /// A value that is being written as extents, or read from them.
     pub(crate) large: Option<Large>,
+    /// An append that is written to private blocks.
+    pub(crate) append: Option<Appending>,
     /// When it began, by the time of the world.
     pub(crate) begin: Time,
     /// Until when the server may let it wait, by the client's clock.
@@ -72,6 +75,13 @@ pub(crate) struct Active {
     pub(crate) told: Vec<u8>,
     /// Whether the network has, or had, a copy of one of its requests.
     copied: bool,
+}
+
+impl Active {
+    /// Whether it is an append that is not committed, and certainly has no effect yet.
+    fn is_private(&self) -> bool {
+        self.append.as_ref().is_some_and(Appending::is_private)
+    }
 }
 
 /// One task: one operation at a time.
@@ -124,14 +134,16 @@ pub fn wake(world: &mut World, id: TryId) {
         return;
     }
     if let Some(active) = &world.tasks[id.task].active {
+        let appends = active.append.as_ref().is_some_and(Appending::asks);
         return match active.large.as_ref().is_some_and(Large::asks) {
+            _ if appends => appends::go_on(world, id.task),
             true => large::go_on(world, id.task),
             false => go(world, id.task, CallEvent::Go),
         };
     }
     if !world.working {
-        if let Some((structure, storing)) = world.proofs.pop_front() {
-            start(world, id.task, structure, What::Store(storing));
+        if let Some((structure, what)) = world.proofs.pop_front() {
+            start(world, id.task, structure, what);
         }
         return;
     }
@@ -181,6 +193,7 @@ fn start(world: &mut World, task: usize, structure: StructureId, what: What) {
         call: Call::new(op, target, deadline),
         structure,
         large: Large::of(&what, world.sizes.limit()),
+        append: Appending::of(&what, world.sizes.limit()),
         what,
         begin: world.now,
         wait_until,
@@ -193,9 +206,10 @@ fn start(world: &mut World, task: usize, structure: StructureId, what: What) {
         copied: false,
     };
     world.note(|| format!("task {task} begins {} on {structure}", active.what.describe()));
-    let large = active.large.is_some();
+    let (large, append) = (active.large.is_some(), active.append.is_some());
     world.tasks[task].active = Some(active);
     match large {
+        _ if append => appends::go_on(world, task),
         true => large::go_on(world, task),
         false => go(world, task, CallEvent::Go),
     }
@@ -211,6 +225,9 @@ fn choose_file(world: &mut World, task: usize, structure: StructureId) -> What {
             let mut length = world.rng.below(most) as usize;
             if world.sizes.drawn {
                 length = world.sizes.written(HEAD, world.sizes.limit());
+            }
+            if world.sizes.one_in(8) {
+                length = world.sizes.append();
             }
             What::Append { key, bytes: record(key, length) }
         }
@@ -242,18 +259,32 @@ pub(crate) fn lay_out(what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
     }
 }
 
-/// Starts the proofs: the whole content of stores is read again by batches of keys.
+/// Starts the proofs: the whole content of stores is read again by batches of keys, and files accept
+/// large appends.
 pub fn begin_proofs(world: &mut World) {
     world.proving = true;
+    prove_files(world);
     let stores = world.structures.iter_mut().filter(|(_, known)| !known.gone);
     let stores = stores.filter(|(_, known)| known.opened.kind == Kind::Kv);
     for (id, known) in stores {
         let length = world.sizes.size(storing::VALUE_MIN, world.sizes.limit() / 2);
-        world.proofs.extend(storing::write_again(known, length).map(|storing| (*id, storing)));
+        let writes = storing::write_again(known, length);
+        world.proofs.extend(writes.map(|storing| (*id, What::Store(storing))));
         let proofs = storing::read_everything(known);
-        world.proofs.extend(proofs.into_iter().map(|storing| (*id, storing)));
+        world.proofs.extend(proofs.into_iter().map(|storing| (*id, What::Store(storing))));
     }
     (0..world.tasks.len()).for_each(|task| rest(world, task));
+}
+
+/// An append to each file that is written to private blocks: nobody else lets the file continue.
+fn prove_files(world: &mut World) {
+    let live = world.structures.iter().filter(|(_, known)| !known.gone);
+    let files = live.filter(|(_, known)| known.opened.kind == Kind::File).map(|(id, _)| *id);
+    for (n, file) in files.collect::<Vec<_>>().into_iter().enumerate() {
+        let key = (TASKS as u32, n as u32);
+        let length = world.sizes.limit() + 1;
+        world.proofs.push_back((file, What::Append { key, bytes: record(key, length) }));
+    }
 }
 
 /// Gets the next step from the call, and executes it.
@@ -264,7 +295,10 @@ pub(crate) fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
     let Some(active) = world.tasks[task].active.as_mut() else { return };
     let structure = active.structure;
     let opened = &world.structures[&structure].opened;
-    let routing = world.routings.entry((session, structure)).or_insert_with(|| routing_of(opened));
+    let routing = match active.append.as_mut().and_then(Appending::routing) {
+        Some(private) => private,
+        None => world.routings.entry((session, structure)).or_insert_with(|| routing_of(opened)),
+    };
     let step = active.call.next(now, routing, &mut world.sessions[session], event);
     for (entry, acks) in routing.take_owed() {
         acknowledge(world, task, structure, &entry, &acks);
@@ -532,6 +566,7 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<(Opened,
 /// compared with the model.
 pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
     let Some(result) = large::ended(world, task, result) else { return };
+    let Some(result) = appends::ended(world, task, result) else { return };
     let active = world.tasks[task].active.take().expect("the operation ran");
     world.stats.operations += 1;
     let status = match &result {
@@ -547,7 +582,7 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     // A client whose last request was answered `Busy` knows that no request had an effect. It does not know
     // of copies, which only this world makes, and which may arrive later than the last request.
     let result = result.map_err(|e| match e.status {
-        Status::DeadlineExceeded if active.copied => {
+        Status::DeadlineExceeded if active.copied && !active.is_private() => {
             let text = format!("{}, but the network had a copy of its request", e.message);
             Error::new(Status::OutcomeUnknown, text)
         }
@@ -580,6 +615,7 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     world.tasks[task].held = held;
     let late = match status {
         Status::OutOfMemory => roomy,
+        Status::OutcomeUnknown => world.proving && active.append.is_some(),
         status => matches!(status, Status::DeadlineExceeded | Status::Busy) && world.proving,
     };
     let judged = match &result {
@@ -614,12 +650,19 @@ fn judge(
     piece: usize,
 ) -> Result<(), String> {
     match &active.what {
-        What::Append { bytes, .. } => known.file.appended(start + header.value, bytes.clone()),
+        What::Append { bytes, .. } => {
+            let append = active.append.as_ref();
+            let offset = append.map_or(start + header.value, |append| append.offset);
+            known.file.appended(offset, bytes.clone())
+        }
         What::Read { position, wanted } => {
             // A read of one block ends at the end of the block, and so do the bytes that it must
             // find.
             let entry = active.call.entry().expect("the block of an answered call is known");
             let most = entry.end.saturating_sub(*position).saturating_add(1);
+            if active.found.is_empty() {
+                known.file.ends_at(start + header.value);
+            }
             let wanted = (*wanted as usize).min(most.min(piece as u64) as usize);
             let end = start + header.value;
             let floor = if *position < end { active.floor.min(end) } else { active.floor };
@@ -627,6 +670,7 @@ fn judge(
         }
         What::Size => {
             let size = start + header.value;
+            known.file.ends_at(size);
             match size < active.floor {
                 true => Err(format!("the size is {size}, {} were promised", active.floor)),
                 false => Ok(()),
@@ -639,7 +683,7 @@ fn judge(
 /// An operation ended with an error: judges whether it may have, and whether the error is right.
 fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
     // A value that no put has named has no effect yet.
-    let unnamed = active.large.as_ref().is_some_and(Large::is_unnamed);
+    let unnamed = active.large.as_ref().is_some_and(Large::is_unnamed) || active.is_private();
     let unknown = match e.status {
         Status::OutcomeUnknown => true,
         Status::DeadlineExceeded => e.message.contains("may have taken effect"),
@@ -647,7 +691,7 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
         // structure ended.
         Status::LeaseExpired | Status::DataLost | Status::Removed => !unnamed,
         // The value was replaced, or its server was unreachable, in every try.
-        Status::Busy if active.large.is_some() => false,
+        Status::Busy if active.large.is_some() || active.append.is_some() => false,
         status if storing::has_no_room(status) => false,
         // The keys of a batch are now in two blocks.
         Status::WrongRange if matches!(active.what, What::Store(_)) => false,

@@ -95,6 +95,10 @@ pub enum About {
     /// A block with space for an extent of this size, other than the full ones; with 0 bytes, all
     /// blocks of extents.
     Extents(u64, Vec<u64>),
+    /// The first private block for an append of so many bytes.
+    Begin(u64),
+    /// The commit of the append that begins with this block.
+    Commit(BlockAt),
 }
 
 /// A block that awaits a reply, over the connection of its request.

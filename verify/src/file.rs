@@ -37,6 +37,8 @@ pub struct FileModel {
     unknown: BTreeSet<Key>,
     /// Bytes that every read from now on must find.
     acked_end: u64,
+    /// Sizes that clients observed: none is within an append.
+    sizes: BTreeSet<u64>,
     /// Final size, once sealed.
     pub sealed: Option<u64>,
 }
@@ -62,6 +64,11 @@ impl FileModel {
     /// Records that the outcome of this append is unknown.
     pub fn unknown(&mut self, key: Key) {
         self.unknown.insert(key);
+    }
+
+    /// A client observed that the file ends here.
+    pub fn ends_at(&mut self, size: u64) {
+        self.sizes.insert(size);
     }
 
     /// Bytes that a read beginning now must be able to see.
@@ -99,6 +106,7 @@ impl FileModel {
     pub fn whole(&self, bytes: &[u8]) -> Result<(), String> {
         self.read(0, bytes.len().max(self.acked_end as usize), self.acked_end, bytes)?;
         let (mut at, mut seen) = (0usize, BTreeSet::new());
+        let mut ends = BTreeSet::from([0]);
         while at < bytes.len() {
             let word = |i: usize| {
                 let from = at + 4 * i;
@@ -121,8 +129,14 @@ impl FileModel {
                 return Err(format!("the record {key:?} at {at} was refused, but is there"));
             }
             at = end;
+            ends.insert(at as u64);
         }
-        Ok(())
+        match self.sizes.difference(&ends).next() {
+            Some(size) => {
+                Err(format!("a part of an append was visible: the size was {size} (INV-62)"))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -147,6 +161,10 @@ mod tests {
         let stranger = record((9, 9), 30);
         assert!(model.whole(&[good.clone(), stranger.clone()].concat()).is_err(), "refused");
         model.unknown((9, 9));
-        model.whole(&[good, stranger].concat()).unwrap();
+        model.ends_at(40);
+        let all = [good, stranger].concat();
+        model.whole(&all).unwrap();
+        model.ends_at(41);
+        assert!(model.whole(&all).is_err(), "half of it was seen");
     }
 }

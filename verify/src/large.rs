@@ -2,6 +2,7 @@
 //! in `crates/client/src/large.rs` and `large_items.rs`, but one extent after the other. At the end,
 //! judges whether structures and their extents agree.
 
+use crate::appends;
 use crate::client::{Active, What, finish, go, lay_out};
 use crate::controller::{About, Question};
 use crate::net::Node;
@@ -212,8 +213,8 @@ fn read(world: &mut World, task: usize) {
     go(world, task, CallEvent::Go);
 }
 
-/// Asks the controller about blocks of extents.
-fn ask(world: &mut World, task: usize, about: About) {
+/// Asks the controller about blocks of extents, or private ones.
+pub(crate) fn ask(world: &mut World, task: usize, about: About) {
     let client = Node::Client(world.tasks[task].session());
     world.tasks[task].number += 1;
     let (number, structure) = (world.tasks[task].number, active(world, task).structure);
@@ -229,6 +230,9 @@ fn ask(world: &mut World, task: usize, about: About) {
 pub fn told(world: &mut World, task: usize, number: u64, answer: Result<Vec<MapEntry>, Error>) {
     if world.tasks[task].number != number {
         return;
+    }
+    if active(world, task).append.is_some() {
+        return appends::told(world, task, answer);
     }
     let local = world.local(Node::Client(world.tasks[task].session()));
     let key = (world.tasks[task].session(), active(world, task).structure);

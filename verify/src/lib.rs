@@ -2,7 +2,7 @@
 //!
 //! `world` owns the clock and the events. `net` decides which nodes reach each other, and has their
 //! clocks. `controller` and `server` are the nodes around the production catalog and shards.
-//! `client`, `storing` (with `large`), `queueing` and `owner` are the workload, through the
+//! `client`, `storing` (with `large`), `appends`, `queueing` and `owner` are the workload, through the
 //! production calls of the client. `member` is a server's membership in a controller shard, `lots`
 //! the memory that the shards share; `faults` draws the faults. The reference models judge the
 //! observations: `catalog` for the controller, `file`, `kv`, `accounts` and `queue` for the
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
+mod appends;
 mod bank;
 mod capacities;
 mod catalog;

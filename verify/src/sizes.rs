@@ -117,6 +117,17 @@ impl Sizes {
         size
     }
 
+    /// The size of an append that is too large for a block, sometimes for two.
+    pub fn append(&mut self) -> usize {
+        if self.left == 0 || !self.one_in(3) {
+            return self.large();
+        }
+        let blocks = 1 + self.rng.below(2) as usize;
+        let size = self.beside(blocks * self.block) + self.size(0, self.block / 2);
+        self.left = self.left.saturating_sub(size);
+        size
+    }
+
     /// True one time in so many.
     pub fn one_in(&mut self, many: u64) -> bool {
         self.rng.below(many) == 0

@@ -4,7 +4,7 @@ mod servers;
 
 use crate::accounts;
 use crate::cells::Cell;
-use crate::client::Task;
+use crate::client::{Task, What};
 use crate::controller::{Question, Said, SimController, TICK, Told};
 use crate::copies::Copies;
 use crate::faults::{Faults, Shape};
@@ -16,7 +16,6 @@ use crate::queue::QueueModel;
 use crate::report::Stats;
 use crate::server::{Caller, Layout, Message, ShardLine, SimServer};
 use crate::sizes::Sizes;
-use crate::storing::Storing;
 use crate::tiers::Disks;
 use honeycomb_catalog::Opened;
 use honeycomb_client::Error;
@@ -226,7 +225,7 @@ pub struct World {
     pub(crate) disks: Disks,
     pub(crate) sizes: Sizes,
     /// Operations at the end, after all faults: each must succeed.
-    pub(crate) proofs: VecDeque<(StructureId, Storing)>,
+    pub(crate) proofs: VecDeque<(StructureId, What)>,
     pub(crate) proving: bool,
     /// Since when there is room for blocks, as far as it was looked for.
     pub(crate) room_since: Option<Time>,
@@ -458,7 +457,9 @@ impl World {
             return Err(self.violated(text));
         }
         self.proving = false;
-        Ok(())
+        // The controller receives the last seals.
+        let told = self.now + Duration::from_secs(1);
+        self.until(|w| w.now > told)
     }
 
     /// The blocks of servers, with their memory and disks.

@@ -359,6 +359,10 @@ pub enum Command<'a> {
         bytes: u64,
         full: &'a [BlockId],
     },
+    /// Allocates the first private block for an append to a file that is too large for a block.
+    BeginAppend { actor: Actor, job: JobId, structure: StructureId, bytes: u64 },
+    /// Adds the private blocks of an append to the end of a file; `first` names them. Idempotent.
+    CommitAppend { actor: Actor, job: JobId, structure: StructureId, first: BlockAt },
     /// Frees a structure's blocks at once.
     RemoveStructure { actor: Actor, job: JobId, path: &'a str, name: &'a str },
     /// Servers and totals; only totals for a job's token.
@@ -541,6 +545,8 @@ impl Command<'_> {
             | C::OpenStructure { .. }
             | C::ReopenStructure { .. }
             | C::ExtentBlocks { .. }
+            | C::BeginAppend { .. }
+            | C::CommitAppend { .. }
             | C::ClusterStatus { .. }
             | C::RejoinServer { .. }
             | C::Lent { .. }

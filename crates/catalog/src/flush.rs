@@ -467,8 +467,8 @@ impl Catalog {
         self.commit_flush(number, effects);
     }
 
-    /// Takes a structure's blocks from it and lists them as parts. The target of an uncommitted move owns
-    /// nothing yet, and is not a part.
+    /// Takes a structure's blocks from it and lists them as parts. The target of an uncommitted move and the
+    /// blocks of an uncommitted append own nothing yet, and are not parts.
     fn keep_structure(
         &mut self,
         s: u32,
@@ -476,6 +476,7 @@ impl Catalog {
         flush: &mut Flush,
         effects: &mut Vec<Effect>,
     ) {
+        self.end_chains(s, effects);
         let structure = &self.structures[s];
         let j = structure.job;
         let ranges_of_hashes = structure.router == Router::HashRange;

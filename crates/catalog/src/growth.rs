@@ -18,6 +18,8 @@ pub(crate) enum Position {
     Sealed(usize),
     /// In the successor list: 0 is the tail, 1 its successor and so on.
     Chain(usize),
+    /// In a private chain, by the index of the chain, and in it.
+    Private(usize, usize),
 }
 
 impl StructureRecord {
@@ -36,6 +38,12 @@ impl StructureRecord {
         let granted = self.growth.iter().flat_map(|growth| &growth.granted);
         if let Some(k) = granted.map(|granted| granted.block).position(|other| other == block) {
             return Some(Position::Chain(k + 1));
+        }
+        let chains = self.growth.iter().flat_map(|growth| &growth.private).enumerate();
+        for (chain, private) in chains {
+            if let Some(k) = private.blocks.iter().position(|granted| granted.block == block) {
+                return Some(Position::Private(chain, k));
+            }
         }
         self.entries.iter().rposition(|entry| entry.block == block).map(Position::Sealed)
     }
@@ -85,6 +93,7 @@ impl Catalog {
         let structure = &self.structures[s];
         let asker = match structure.position(at.block).ok_or(CatalogError::StaleBlock { at })? {
             Position::Chain(k) => k,
+            Position::Private(chain, k) => return self.grow_private(s, (chain, k), effects),
             Position::Sealed(i) => {
                 // A late repetition of the request: the successor is already in the map.
                 let successor = structure.entries[i + 1].block;
@@ -119,7 +128,8 @@ impl Catalog {
         let granted = structure.growth.as_ref().map_or(0, |growth| growth.granted.len());
         let sealed = self.chain_seal(s, asker);
         let last = structure.growth.as_ref().and_then(|growth| growth.granted.back());
-        let theirs = last.is_some_and(|g| g.block == successor.block && g.sealed.is_none());
+        let theirs =
+            last.is_some_and(|g| g.block == successor.block && g.sealed.is_none() && !g.linked);
         let current = self.pool.held(successor) == Some(SlotOwner::By(s));
         if asker + 1 != granted || sealed.is_some() || !theirs || !current {
             return Err(stale);
@@ -136,8 +146,9 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Frees pre-allocated blocks on a draining server.
+    /// Frees pre-allocated and private blocks on a draining server.
     pub(crate) fn give_back_spares(&mut self, s: u32, id: ServerId, effects: &mut Vec<Effect>) {
+        self.end_chains_on(s, &[id], effects);
         let structure = &mut self.structures[s];
         let (j, growth) = (structure.job, structure.growth.as_mut());
         let there = |block: &BlockId| block.server() == id;
@@ -157,7 +168,7 @@ impl Catalog {
         place.checked_sub(1).and_then(|k| granted.nth(k)).and_then(|granted| granted.sealed)
     }
 
-    fn refuse_sealed(&self, s: u32, asker: usize) -> Result<(), CatalogError> {
+    pub(crate) fn refuse_sealed(&self, s: u32, asker: usize) -> Result<(), CatalogError> {
         let structure = &self.structures[s];
         let own_seal = self.chain_seal(s, asker);
         if structure.sealed || own_seal.is_some_and(|seal| seal.last) {
@@ -245,7 +256,7 @@ impl Catalog {
         let tail = structure.entries.len() - 1;
         self.structures.changes(s, tail);
         let growth = self.structures[s].growth.get_or_insert_default();
-        growth.granted.push_back(Granted { block, sealed: None });
+        growth.granted.push_back(Granted::empty(block));
         Ok(block)
     }
 
@@ -325,6 +336,15 @@ impl Catalog {
                 }
                 Ok(Reply::Sealed { version: MapVersion(before + k as u64 + 1) })
             }
+            Position::Private(chain, k) => {
+                match self.private_seal(s, (chain, k)) {
+                    None => return Err(CatalogError::NoSuccessor { at }),
+                    Some(_) if last => return Err(stale()),
+                    Some(&mut Some(sealed)) => self.same_seal(sealed == seal, length)?,
+                    Some(sealed) => *sealed = Some(seal),
+                }
+                Ok(Reply::Sealed { version: MapVersion(before) })
+            }
         }
     }
 
@@ -370,7 +390,8 @@ impl Catalog {
         structure.sealed = true;
         let (j, growth) = (structure.job, structure.growth.take());
         if let Some(growth) = growth {
-            let granted = growth.granted.into_iter().map(|granted| granted.block);
+            let private = growth.private.into_iter().flat_map(|chain| chain.blocks);
+            let granted = growth.granted.into_iter().chain(private).map(|granted| granted.block);
             for block in granted.chain(growth.spare) {
                 self.cancel_moves_of(s, block, effects);
                 self.give_back(j, s, block, effects);

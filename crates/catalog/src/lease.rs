@@ -260,6 +260,7 @@ impl Catalog {
             self.end_job(j, JobEnd::Closed, effects);
         }
         self.cancel_overdue(effects);
+        self.end_idle_appends(effects);
         Ok(Reply::Done)
     }
 

@@ -49,6 +49,7 @@ pub mod policy;
 mod pool;
 mod prefixes;
 mod pressure;
+mod private;
 mod queue;
 mod quota;
 mod readers;
@@ -213,6 +214,8 @@ pub struct Catalog {
     last_move: u64,
     /// The deadlines of moves, in order; ended moves included.
     moves_due: VecDeque<(Time, StructureId, MoveId)>,
+    /// When private chains are examined, in order, with their first blocks; ended ones included.
+    appends_due: VecDeque<(Time, StructureId, BlockAt)>,
     live_prefixes: u64,
     journal: PendingRecords,
     /// Servers that are awaited after a recovery.
@@ -260,6 +263,7 @@ impl Catalog {
             last_prefix: 0,
             last_move: 0,
             moves_due: VecDeque::new(),
+            appends_due: VecDeque::new(),
             live_prefixes: 0,
             journal: PendingRecords::default(),
             awaited: Awaited::default(),
@@ -319,6 +323,12 @@ impl Catalog {
             }
             C::ExtentBlocks { actor, job, structure, bytes, full } => {
                 self.extent_blocks(actor, job, structure, bytes, full, effects)
+            }
+            C::BeginAppend { actor, job, structure, bytes } => {
+                self.begin_append(actor, job, structure, bytes, effects)
+            }
+            C::CommitAppend { actor, job, structure, first } => {
+                self.commit_append(actor, job, structure, first, effects)
             }
             C::RemoveStructure { actor, job, path, name } => {
                 self.remove_structure(actor, job, path, name, effects)
@@ -435,7 +445,8 @@ impl Catalog {
         }
         let moves = self.moves_due.front().map(|(at, ..)| *at);
         let (leases, jobs) = (self.next_lease_end(), self.jobs.next_linger());
-        let deadlines = [leases, Some(self.silence), jobs, self.flushes.next(), moves];
+        let appends = self.appends_due.front().map(|(at, ..)| *at);
+        let deadlines = [leases, Some(self.silence), jobs, self.flushes.next(), moves, appends];
         deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
     }
 
@@ -486,7 +497,8 @@ impl Catalog {
     /// overhead is not.
     pub fn bytes_metadata(&self) -> u64 {
         let scratch = (self.scratch.capacity() + self.evicted.capacity()) * 4
-            + self.moves_due.capacity() * size_of::<(Time, StructureId, MoveId)>();
+            + self.moves_due.capacity() * size_of::<(Time, StructureId, MoveId)>()
+            + self.appends_due.capacity() * size_of::<(Time, StructureId, BlockAt)>();
         let tables = [
             self.dag.bytes(),
             self.timers.bytes(),

@@ -192,6 +192,11 @@ impl Pool {
         core.slots.get(block.index() as usize)
     }
 
+    /// The epoch of the last allocation.
+    pub(crate) fn last_epoch(&self) -> Epoch {
+        Epoch::new(self.term, self.last_epoch)
+    }
+
     /// The owner of the block in this epoch; `None` when the epoch has ended or the server is lost.
     pub(crate) fn held(&self, at: BlockAt) -> Option<SlotOwner> {
         let slot = self.slot(at.block).filter(|slot| slot.epoch == at.epoch)?;

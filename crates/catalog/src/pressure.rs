@@ -445,6 +445,9 @@ impl Catalog {
             return Ok(Reply::Done);
         }
         let s = self.held_by(id, at)?;
+        if self.end_chain_of(s, at.block, effects) {
+            return Ok(Reply::Done);
+        }
         let n = self.structures[s].prefix;
         self.dag.nodes[n].data_lost = true;
         self.dag.dirty.mark(n);

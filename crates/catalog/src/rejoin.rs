@@ -233,7 +233,7 @@ impl Catalog {
         self.structures.changes(s, tail);
         let growth = self.structures[s].growth.get_or_insert_default();
         growth.spare.retain(|block| *block != successor.block);
-        growth.granted.push_back(Granted { block: successor.block, sealed: None });
+        growth.granted.push_back(Granted::empty(successor.block));
         if !spare {
             let units = self.pool.units(successor.block).into();
             self.units_found(self.structures[s].job, s, units);

@@ -5,7 +5,7 @@ use crate::{
     TierTraffic, TierWeight, Weight, Written,
 };
 use honeycomb_types::{
-    AnnouncedKind, BlockAt, Generation, JobId, Kind, MapVersion, Marks, MoveId, PolicyKind,
+    AnnouncedKind, BlockAt, Epoch, Generation, JobId, Kind, MapVersion, Marks, MoveId, PolicyKind,
     PrefixId, Router, ServerId, StructureId, TierClass, TierIx, Verbs,
 };
 use std::sync::Arc;
@@ -63,9 +63,11 @@ pub enum Reply {
     Stopping(StopProgress),
     /// JoinServer.
     Joined(ServerId),
-    /// GrowStructure: the successor, whose `start` is 0 until the caller's end is known, and the map version
-    /// that the caller's seal will make.
+    /// GrowStructure, BeginAppend: the successor or first block, whose `start` is 0 until the caller's end is
+    /// known, and the map version that the caller's seal will make.
     Grown { version: MapVersion, entry: MapEntry },
+    /// CommitAppend: blocks that are allocated later have greater epochs.
+    Appended { epoch: Epoch },
     /// SealBlock: the map version after it.
     Sealed { version: MapVersion },
     /// BeginMove: the target, and the range that moves.

@@ -226,8 +226,8 @@ impl Catalog {
     }
 
     /// Ends the membership of servers. Every structure that had data there is lost; its blocks elsewhere are
-    /// freed. The target of a split has no data of its own: the split is cancelled. Nothing happens for
-    /// servers that are lost already.
+    /// freed. The target of a split has no data of its own: the split is cancelled. A private chain is ended.
+    /// Nothing happens for servers that are lost already.
     pub(crate) fn lose_servers(&mut self, ids: &[ServerId], how: Loss, effects: &mut Vec<Effect>) {
         let before = effects.len();
         let mut gone = Vec::new();
@@ -236,6 +236,7 @@ impl Catalog {
             let (owners, address) = (server.owners(), server.address.clone());
             gone.push((id, address.clone()));
             for s in owners {
+                self.end_chains_on(s, ids, effects);
                 if self.cancel_splits_to(s, ids, effects) {
                     continue;
                 }

@@ -8,6 +8,7 @@ use crate::jobs::Job;
 use crate::moves::Moves;
 use crate::policy::Chooser;
 use crate::pool::{Draw, NoRoom, SlotOwner, Wanted};
+use crate::private::PrivateChain;
 use crate::queue::QueueState;
 use crate::quota::Quota;
 use crate::slab::{NONE, Slab};
@@ -40,6 +41,15 @@ pub(crate) struct Placed {
 pub(crate) struct Granted {
     pub(crate) block: BlockId,
     pub(crate) sealed: Option<Seal>,
+    /// Whether it holds a part of a large append, so that its predecessor cannot return it.
+    pub(crate) linked: bool,
+}
+
+impl Granted {
+    /// An empty successor.
+    pub(crate) fn empty(block: BlockId) -> Granted {
+        Granted { block, sealed: None, linked: false }
+    }
 }
 
 /// The blocks of a file or queue that are not in its map yet.
@@ -49,6 +59,8 @@ pub(crate) struct Growth {
     pub(crate) granted: VecDeque<Granted>,
     /// Pre-allocated blocks, which are granted first.
     pub(crate) spare: VecDeque<BlockId>,
+    /// The blocks of large appends that are not committed.
+    pub(crate) private: Vec<PrivateChain>,
 }
 
 #[derive(Debug)]
@@ -85,11 +97,12 @@ impl StructureRecord {
 
     /// The blocks of the structure's own kind: all except blocks of extents.
     pub(crate) fn chained(&self) -> impl Iterator<Item = BlockId> {
-        self.in_order().chain(self.moves.iter().flat_map(|moves| moves.new_targets()))
+        let targets = self.moves.iter().flat_map(|moves| moves.new_targets());
+        self.in_order().chain(self.private()).chain(targets)
     }
 
-    /// The same in their order, those not yet in the map last; without targets of moves, which own nothing
-    /// before the commit.
+    /// The same in their order, those not yet in the map last; without targets of moves and private blocks,
+    /// which serve nothing before the commit.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = BlockId> {
         let placed = self.entries.iter().map(|entry| entry.block);
         let growth = self.growth.iter().flat_map(|growth| {
@@ -107,7 +120,9 @@ impl StructureRecord {
     fn bytes(&self) -> usize {
         let growth = self.growth.as_ref().map_or(0, |growth| {
             let granted = growth.granted.capacity() * size_of::<Granted>();
-            size_of::<Growth>() + granted + growth.spare.capacity() * size_of::<BlockId>()
+            let spare = growth.spare.capacity() * size_of::<BlockId>();
+            let private = growth.private.iter().map(PrivateChain::bytes).sum::<usize>();
+            size_of::<Growth>() + granted + spare + private
         });
         let queue = self.queue.as_ref().map_or(0, |queue| queue.bytes());
         let moves = self.moves.as_ref().map_or(0, |moves| moves.bytes());
@@ -517,7 +532,7 @@ impl Catalog {
             }
             Router::Offset | Router::Ends | Router::Index => {
                 let spare: VecDeque<BlockId> = blocks[1..].iter().map(|at| at.block).collect();
-                let growth = Growth { granted: VecDeque::new(), spare };
+                let growth = Growth { spare, ..Growth::default() };
                 let growth = (count > 1).then(|| Box::new(growth));
                 (vec![Placed { start: 0, block: blocks[0].block }], growth)
             }

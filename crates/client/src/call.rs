@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::route::{self, Target};
 use honeycomb_types::limits::RETRY_WINDOW_MS;
-use honeycomb_types::{BlockAt, Bug, LaneId, Router, Sequence, SessionId, Time};
+use honeycomb_types::{BlockAt, Bug, Epoch, LaneId, Router, Sequence, SessionId, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status, busy, flags};
@@ -42,6 +42,9 @@ pub struct Routing {
     pub servers: HashMap<u32, String>,
     /// The block of extents that is being written.
     pub extents: Option<ExtentRoom>,
+    /// Whether the map is that of private blocks, which the controller never sends. If one of them is gone,
+    /// calls end with `ExtentGone`.
+    private: bool,
     /// Idle lanes, by block and by the end of a queue that they serve.
     lanes: HashMap<(BlockAt, QueueEnd), Vec<IdleLane>>,
     /// Received results of lanes that will not be used again.
@@ -90,7 +93,39 @@ impl Routing {
     pub fn new(map: PartitionMap) -> Routing {
         let (servers, extents) = (HashMap::new(), None);
         let (left, lanes, owed) = (Vec::new(), HashMap::new(), Vec::new());
-        Routing { map, left, servers, extents, lanes, owed }
+        Routing { map, left, servers, extents, private: false, lanes, owed }
+    }
+
+    /// Starts with the first private block of a large append to a file of this map.
+    pub fn private(file: &PartitionMap, first: MapEntry) -> Routing {
+        let entries = vec![MapEntry { start: 0, end: u64::MAX, ..first }];
+        Routing { private: true, ..Routing::new(PartitionMap { entries, ..file.clone() }) }
+    }
+
+    /// The offset of the private blocks in the file, once the map lists one of them. The first ones may
+    /// have moved to other servers.
+    pub fn offset_of(&self, private: &[MapEntry]) -> Option<u64> {
+        let start = |entry: &MapEntry| {
+            let ours = private.iter().find(|ours| ours.at() == entry.at())?;
+            entry.start.checked_sub(ours.start)
+        };
+        self.map.entries.iter().rev().find_map(start)
+    }
+
+    /// Whether no block of the map was allocated after this epoch.
+    pub fn is_before(&self, epoch: Epoch) -> bool {
+        self.map.entries.iter().all(|entry| entry.epoch <= epoch.0)
+    }
+
+    /// The last block of the map has sealed at this length; `args` name its successor, as those of
+    /// `Moved`.
+    pub fn passed_on(&mut self, tail: BlockAt, length: u64, args: &[u8]) -> Result<(), Error> {
+        let moved = MovedArgs::decode(args)?;
+        if moved.entry.start > moved.entry.end {
+            return Err(Error::new(Status::BadFrame, "a block continues in no positions"));
+        }
+        route::correct(&mut self.map, tail, length, &moved);
+        Ok(())
     }
 
     /// Takes the acknowledgements (`AckResults`) for blocks of a queue that were left behind.
@@ -206,6 +241,9 @@ impl Routing {
 
     /// Replaces the map by one from the controller, unless a newer one is known.
     pub fn refresh(&mut self, map: PartitionMap) {
+        if self.private {
+            return;
+        }
         if map.version >= self.map.version {
             let old = std::mem::replace(&mut self.map, map);
             // A block that is not in the controller's map no longer exists.
@@ -331,8 +369,8 @@ pub struct Call {
     last_trouble: String,
     /// Whether the last reply reported a lack of space.
     full: bool,
-    /// Whether a block of extents was missing; the controller decides whether the structure still
-    /// exists.
+    /// Whether a block of extents, or a private block, was missing; the controller decides whether
+    /// the structure still exists.
     gone: bool,
     turn: ExpectedEvent,
 }
@@ -472,6 +510,10 @@ impl Call {
         }
         // A block of a key-value store is removed when all its entries have moved, its records
         // included: the block that serves the key now has them.
+        if routing.private && self.gone {
+            let why = "the private blocks no longer exist";
+            return Step::Done(Err(Error::new(Status::ExtentGone, why)));
+        }
         if let Target::Extents(at) = self.target {
             return self.send_to_extents(now, at, routing.extents_at(at));
         }
@@ -612,7 +654,7 @@ impl Call {
                 // The lane and its number stay with the block. If an earlier copy of this request
                 // is still on its way there, the block must recognise the two as one.
                 self.note_trouble(String::from_utf8_lossy(args).into_owned());
-                self.gone = matches!(self.target, Target::Extents(_));
+                self.gone = matches!(self.target, Target::Extents(_)) || routing.private;
                 if Bug::ClientChangesLane.active() {
                     self.lane = None;
                 }

@@ -27,20 +27,23 @@ impl File {
         &self.0
     }
 
-    /// The maximum size of one append: an eighth of a block.
+    /// Maximum bytes of an append that needs no blocks of its own: an eighth of a block. A longer one
+    /// costs three requests more.
     pub fn append_limit(&self) -> usize {
         (self.0.block_size() / LARGE_FRACTION) as usize
     }
 
-    /// Appends bytes, contiguously and atomically, and returns their offset. Concurrent appenders
-    /// never overwrite each other. More than `append_limit` bytes are `ValueTooLarge`.
+    /// Appends bytes of any length, contiguously and atomically, and returns their offset. Concurrent
+    /// appenders never overwrite each other. More than an eighth of a block is written to blocks of its
+    /// own, which one change adds to the file; if that fails before the change, nothing is appended.
     ///
     /// Exactly once in effect: a lost reply is recovered by repeating the request under the same
     /// number. When that is not possible, the error is `OutcomeUnknown` or `DeadlineExceeded`.
     pub fn append(&self, bytes: &[u8]) -> Result<u64, Error> {
-        let why = ", an eighth of a block (write_all splits)";
-        self.0.check_length("an append", bytes.len(), self.append_limit(), why)?;
-        Ok(self.append_piece(bytes)?.0)
+        match bytes.len() <= self.append_limit() {
+            true => Ok(self.append_piece(bytes)?.0),
+            false => self.append_large(bytes),
+        }
     }
 
     /// Appends a piece; returns its offset in the file, and its offset in the block that stored it.

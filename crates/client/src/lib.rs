@@ -29,6 +29,7 @@ mod interrupt;
 mod keeper;
 mod kv;
 mod large;
+mod large_appends;
 mod large_items;
 mod limits;
 mod listener;

@@ -11,13 +11,15 @@ use crate::transport::{ExchangeFailure, Sink, Transport};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
 use honeycomb_types::{
-    BlockId, JobId, Kind, LaneId, Notices, PrefixId, Sequence, StructureId, Time, Verbs,
+    BlockAt, BlockId, Epoch, JobId, Kind, LaneId, Notices, PrefixId, Sequence, StructureId, Time,
+    Verbs,
 };
 use honeycomb_wire::batch::ReadManyArgs;
 use honeycomb_wire::custom::{Routed, put_routed};
 use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::extents::ExtentRef;
 use honeycomb_wire::messages::{
+    BeginAppendReply, BeginAppendRequest, CommitAppendReply, CommitAppendRequest,
     ExtentBlocksReply, ExtentBlocksRequest, MapEntry, PartitionMap, ReopenStructureReply,
     ReopenStructureRequest, Suspect,
 };
@@ -719,12 +721,17 @@ impl Structure {
 
     /// Subscribes to changes: see `Listener`. `wanted` is a set of bits from `wire::notice::kinds`.
     pub fn listen(&self, wanted: u16, filter: Filter) -> Result<Listener, Error> {
-        let (map, grant) = {
-            let state = self.state();
-            (state.routing.map.clone(), state.grant.clone())
-        };
+        let map = self.with_map(PartitionMap::clone);
         // A structure of its own, so that the listener may outlive this one.
-        let twin = Structure {
+        let twin = self.twin(Routing::new(map));
+        let listener = Listener::open(twin, self.context.clone(), wanted, filter);
+        listener.map_err(|e| self.named(e))
+    }
+
+    /// The same structure with routing of its own.
+    fn twin(&self, routing: Routing) -> Structure {
+        let grant = self.state().grant.clone();
+        Structure {
             context: self.context.clone(),
             job: self.job,
             id: self.id,
@@ -735,15 +742,26 @@ impl Structure {
             max_items: self.max_items,
             max_bytes: self.max_bytes,
             shrinks: self.shrinks,
-            state: Mutex::new(StructureState {
-                routing: Routing::new(map),
-                grant,
-                ended: None,
-                suspects: Vec::new(),
-            }),
-        };
-        let listener = Listener::open(twin, self.context.clone(), wanted, filter);
-        listener.map_err(|e| self.named(e))
+            state: Mutex::new(StructureState { routing, grant, ended: None, suspects: Vec::new() }),
+        }
+    }
+
+    /// Requests private blocks for an append of so many bytes: the structure that they form.
+    pub(crate) fn begin_append(&self, bytes: u64) -> Result<Structure, Error> {
+        let body = BeginAppendRequest { job: self.job.0, structure: self.id.0, bytes };
+        let asked = self.context.ask(Op::BeginAppend, &body, self.deadline());
+        let BeginAppendReply { entry } = asked.map_err(|e| self.named(e))?;
+        Ok(self.twin(self.with_map(|map| Routing::private(map, entry))))
+    }
+
+    /// Adds the private blocks that begin with this one to the end of the file. Blocks that are allocated
+    /// later have greater epochs than the result.
+    pub(crate) fn commit_append(&self, first: BlockAt) -> Result<Epoch, Error> {
+        let (block, epoch) = (first.block.0, first.epoch.0);
+        let body = CommitAppendRequest { job: self.job.0, structure: self.id.0, block, epoch };
+        let asked = self.context.ask(Op::CommitAppend, &body, self.deadline());
+        let reply: CommitAppendReply = asked.map_err(|e| self.named(e))?;
+        Ok(Epoch(reply.epoch))
     }
 
     /// Waits until `check` returns true; runs it again after each change of the wanted kinds.

@@ -1,5 +1,6 @@
 //! Handles requests: commands to the catalog, replies to clients, and effects to the memory servers.
 
+mod appends;
 mod clients;
 mod drain;
 mod extents;
@@ -453,6 +454,8 @@ impl ControllerService {
                 self.serve_structure(asked)
             }
             Op::ExtentBlocks => self.extent_blocks(asked),
+            Op::BeginAppend => self.begin_append(asked),
+            Op::CommitAppend => self.commit_append(asked),
             Op::LocateServer => self.locate_server(asked),
             Op::DrainServer => self.drain_server(asked),
             Op::StopCluster => self.stop_cluster(asked),

@@ -91,12 +91,13 @@ impl Ops for FileBlock {
             },
             Op::FileRead => segment.read(args),
             Op::FileReadMany => segment.read_many(block, args),
-            Op::FileSize | Op::FileSeal | Op::FileMap if !args.is_empty() => {
+            Op::FileSize | Op::FileSeal | Op::FileMap | Op::FileContinue if !args.is_empty() => {
                 Answer::refuse(Status::BadFrame, format!("{} takes no arguments", op.name()))
             }
             Op::FileSize => segment.file_size(),
             Op::FileSeal => return segment.seal(operation.ticket),
             Op::FileMap => segment.map(),
+            Op::FileContinue => segment.pass_on(),
             other => panic!("{} is no operation of a file", other.name()),
         };
         Outcome::Done(done)

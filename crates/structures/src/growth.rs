@@ -96,9 +96,11 @@ pub struct SuccessorRequest {
     /// Bytes that are likely to arrive before the controller has answered.
     expected: usize,
     asked: bool,
-    /// Whether a request is due regardless of the used bytes, because the block that this one replaces had a
-    /// successor, or had requested one.
+    /// Whether a request is due regardless of the used bytes: the block that this one replaces had a
+    /// successor, or had requested one, or a client lets the structure continue.
     due: bool,
+    /// Whether the request is for such a client, which an earlier refusal does not concern.
+    required: bool,
     state: SuccessorState,
 }
 
@@ -114,6 +116,7 @@ impl SuccessorRequest {
             expected: 0,
             asked: false,
             due: false,
+            required: false,
             state,
         }
     }
@@ -172,6 +175,20 @@ impl SuccessorRequest {
         self.asked || self.due || matches!(self.state, SuccessorState::Ready(_))
     }
 
+    /// A client lets the structure continue in another block: requests a successor at once, however little is
+    /// used. The controller may have one although it refused an earlier request.
+    pub fn require(&mut self) {
+        let answered = match &self.state {
+            SuccessorState::Ready(_) => true,
+            SuccessorState::Denied { .. } => self.required,
+            SuccessorState::Unknown { .. } => self.due,
+        };
+        if !self.asked && !answered {
+            self.state = SuccessorState::Unknown { again_at: 0 };
+            (self.due, self.required) = (true, true);
+        }
+    }
+
     /// The block replaces one that may have been granted a successor, which no other block requests or
     /// returns: it requests one at once. A block that has a successor or has requested one does not: the
     /// answer to a second request would name a successor that was returned meanwhile.
@@ -219,6 +236,7 @@ impl SuccessorRequest {
                     false => Answer::refuse(status, message.clone()),
                 };
                 self.state = SuccessorState::Denied { status, message, again_at: 0 };
+                self.required = false;
                 Err(answer)
             }
         }
@@ -306,9 +324,11 @@ impl Tail {
         &mut self.request
     }
 
-    /// Whether to request a successor now, with this many used bytes: not while the block grows in place.
+    /// Whether to request a successor now, with this many used bytes: usually not while the block grows in
+    /// place.
     pub fn wants_successor(&mut self, used: usize) -> bool {
-        self.seal.is_none() && !self.capacity.may_grow() && self.request.wanted(used)
+        let grows = self.capacity.may_grow() && !self.request.due;
+        self.seal.is_none() && !grows && self.request.wanted(used)
     }
 
     /// Appends the state that a block at another server needs.

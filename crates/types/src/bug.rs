@@ -313,11 +313,15 @@ pub enum Bug {
     ItemListUncounted = 145,
     /// A tail waits for a server whose block has left the queue (INV-22).
     AheadKeptWaiting = 146,
+    /// A large append is committed, and its blocks count as empty successors, which may be freed (INV-62).
+    LinkForgotten = 147,
+    /// A large append is committed behind a block whose server has not reported its successor (INV-62).
+    LinkedWhileRecovering = 148,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 146] = [
+    pub const ALL: [Bug; 148] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -464,6 +468,8 @@ impl Bug {
         Bug::ItemListKept,
         Bug::ItemListUncounted,
         Bug::AheadKeptWaiting,
+        Bug::LinkForgotten,
+        Bug::LinkedWhileRecovering,
     ];
 }
 

@@ -214,6 +214,8 @@ pub const PARENTS_MAX: usize = 4096;
 pub const READERS_MAX: usize = 65_536;
 /// Prefixes that name one reader and wait for its commit: the maximum number of its parents.
 pub const READS_MAX: usize = PARENTS_MAX;
+/// Large appends to one file at a time, not counting those that are committed.
+pub const PRIVATE_CHAINS_MAX: usize = 256;
 /// Structures under one prefix.
 pub const STRUCTURES_PER_PREFIX_MAX: usize = 65_536;
 /// Reasons of loss that a job keeps; the oldest are dropped first.

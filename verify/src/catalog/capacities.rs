@@ -18,15 +18,20 @@ impl CatalogModel {
                 let units = BlockUnits::of(self.cluster.block.0).capacity_for(bytes);
                 u64::from(units).saturating_sub(self.cluster.units(at))
             }
-            Command::GrowStructure { structure, .. } => self.last_capacity(structure),
+            Command::GrowStructure { structure, at } => self.capacity_after(structure, at),
+            Command::BeginAppend { bytes, .. } => self.cluster.private_units(bytes),
             Command::BeginMove { at, .. } => self.cluster.units(at),
             _ => self.cluster.whole(),
         }
     }
 
-    /// The capacity of a structure's last block, which its successor gets.
-    pub(super) fn last_capacity(&self, structure: StructureId) -> u64 {
+    /// The capacity of the last block of a chain, which its successor gets: that of the structure, or the
+    /// private one of this block.
+    pub(super) fn capacity_after(&self, structure: StructureId, at: BlockAt) -> u64 {
         let place = self.cluster.find(structure);
+        if place.is_some_and(|place| self.cluster.file(place).private_of(at).is_some()) {
+            return self.cluster.units(at);
+        }
         let last = place.and_then(|place| self.cluster.file(place).chain.last().copied());
         last.map_or(self.cluster.whole(), |at| self.cluster.units(at))
     }

@@ -43,8 +43,9 @@ impl CatalogModel {
         file.held().iter().any(|at| self.rejoining.told.contains_key(&at.block.server()))
     }
 
-    /// A controller has read its log. After a loss of power, the log may lack grants of growth and
-    /// seals at the end of chains, because no request waits for them. It lacks nothing else.
+    /// A controller has read its log, which has no private blocks. After a loss of power, the log may lack
+    /// grants of growth and seals at the end of chains, because no request waits for them. It lacks nothing
+    /// else.
     pub fn restart(&mut self, now: Time, catalog: &Catalog, power: bool) -> Verdict {
         self.cluster.now = now.as_millis();
         self.cluster.away = self.cluster.servers.keys().copied().collect();
@@ -66,6 +67,11 @@ impl CatalogModel {
         self.rejoining = Rejoining { again: true, ..Rejoining::default() };
         self.renew_all();
         for file in self.cluster.jobs.iter_mut().flat_map(|job| &mut job.files) {
+            let private = file.private.drain(..).flat_map(|chain| chain.blocks);
+            private.for_each(|at| {
+                file.seals.remove(&at);
+                self.open.remove(&at);
+            });
             let chain = catalog.chain(file.id);
             let chain = chain.ok_or_else(|| format!("{} was lost by the log (INV-26)", file.id))?;
             forget(file, &chain, power, &mut self.open)?;

@@ -18,6 +18,11 @@ impl World {
             let (bytes, full) = (*bytes, full.iter().copied().map(BlockId).collect::<Vec<_>>());
             return self.extent_blocks(question, bytes, &full, again);
         }
+        match question.about {
+            About::Begin(bytes) => return self.begin_append(question, bytes, again),
+            About::Commit(first) => return self.commit_append(&question, first),
+            _ => {}
+        }
         let by_address = matches!(question.about, About::Address);
         let Some(known) = self.structures.get(&question.structure) else { return };
         let (job, structure) = (known.job, question.structure);
@@ -99,6 +104,44 @@ impl World {
                 self.answer_extents(&question, Err(error));
             }
         }
+    }
+
+    /// A client requests a private block.
+    fn begin_append(&mut self, question: Question, bytes: u64, again: bool) {
+        let ix = question.structure.controller() as usize;
+        let Some(known) = self.structures.get(&question.structure) else { return };
+        let (job, structure) = (self.jobs[known.job].id, question.structure);
+        let actor = Actor::driver(job);
+        match self.command(ix, Command::BeginAppend { actor, job, structure, bytes }) {
+            Ok(Reply::Grown { entry, .. }) => {
+                let then = Then::Extents(question, vec![wire_entry(&entry)]);
+                self.when_open(ix, [entry.at].into_iter(), then);
+            }
+            Ok(other) => panic!("a private block was asked for and answered {other:?}"),
+            Err(e) if !again && self.borrows(ix, &e) => {
+                self.controllers[ix].parked.push((self.now, Parked::Question(question)));
+            }
+            Err(e) => {
+                let error = Error::new(status_of(&e), e.to_string());
+                self.answer_extents(&question, Err(error));
+            }
+        }
+    }
+
+    /// A client commits its private blocks.
+    fn commit_append(&mut self, question: &Question, first: BlockAt) {
+        let ix = question.structure.controller() as usize;
+        let Some(known) = self.structures.get(&question.structure) else { return };
+        let (job, structure) = (self.jobs[known.job].id, question.structure);
+        let actor = Actor::driver(job);
+        let done = self.command(ix, Command::CommitAppend { actor, job, structure, first });
+        let answer = done.map(|reply| match reply {
+            // The list of an answer has the epoch as a start.
+            Reply::Appended { epoch } => vec![MapEntry { start: epoch.0, ..MapEntry::default() }],
+            other => panic!("a commit was answered with {other:?}"),
+        });
+        let answer = answer.map_err(|e| Error::new(status_of(&e), e.to_string()));
+        self.answer_extents(question, answer);
     }
 
     pub(super) fn answer_extents(

@@ -522,7 +522,8 @@ impl StructureImage {
         for &(granted, epoch) in &self.granted {
             put_at(w, BlockAt { block: granted.block, epoch });
             let seal = granted.sealed.unwrap_or(Seal { length: 0, bytes: 0, last: false });
-            w.u8(u8::from(granted.sealed.is_some()) | u8::from(seal.last) << 1);
+            let sealed = u8::from(granted.sealed.is_some());
+            w.u8(sealed | u8::from(seal.last) << 1 | u8::from(granted.linked) << 2);
             w.u64(seal.length);
             w.u64(seal.bytes);
         }
@@ -614,7 +615,8 @@ fn get_granted(r: &mut RecordReader<'_>) -> Result<(Granted, Epoch), BadRecord> 
     let BlockAt { block, epoch } = get_at(r)?;
     let flags = r.u8()?;
     let seal = Seal { length: r.u64()?, bytes: r.u64()?, last: flags & 2 != 0 };
-    Ok((Granted { block, sealed: (flags & 1 != 0).then_some(seal) }, epoch))
+    let sealed = (flags & 1 != 0).then_some(seal);
+    Ok((Granted { block, sealed, linked: flags & 4 != 0 }, epoch))
 }
 
 fn get_move(r: &mut RecordReader<'_>) -> Result<(Move, Epoch), BadRecord> {

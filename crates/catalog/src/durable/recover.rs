@@ -466,7 +466,7 @@ fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<StructureRe
         sealed: image.sealed,
         version: image.version,
         entries: image.entries.iter().map(placed).collect(),
-        growth: growth.then(|| Box::new(Growth { granted, spare })),
+        growth: growth.then(|| Box::new(Growth { granted, spare, private: Vec::new() })),
         queue,
         moves: Moves::recovered(
             image.pending.iter().map(|(mv, _)| *mv).collect(),

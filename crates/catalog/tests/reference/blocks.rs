@@ -17,6 +17,10 @@ impl Cluster {
     /// The answer to a serving block that requests a successor.
     pub fn growth(&self, place: Place, at: BlockAt) -> Outcome<Growth> {
         let file = self.file(place);
+        if let Some(growth) = self.private_growth(place, at) {
+            let version = file.map().0;
+            return growth.map(|successor| Growth { version, successor });
+        }
         let position = |at: BlockAt| file.chain.iter().position(|&other| other == at).unwrap();
         if !file.chain.contains(&at) {
             return Err("StaleBlock");
@@ -45,7 +49,10 @@ impl Cluster {
     }
 
     /// A block received its successor.
-    pub fn grow(&mut self, place: Place, successor: BlockAt) {
+    pub fn grow(&mut self, place: Place, at: BlockAt, successor: BlockAt) {
+        if self.file(place).private_of(at).is_some() {
+            return self.private_grow(place, at, successor);
+        }
         let file = self.file_mut(place);
         if !file.chain.contains(&successor) {
             file.spare.retain(|at| *at != successor);
@@ -55,8 +62,11 @@ impl Cluster {
 
     /// A serving block was sealed.
     pub fn seal(&mut self, place: Place, at: BlockAt, seal: Seal) -> Outcome<()> {
-        let file = self.file(place);
         let Seal { length, bytes, last } = seal;
+        if let Some(outcome) = self.private_seal(place, at, (length, bytes, last)) {
+            return outcome;
+        }
+        let file = self.file(place);
         let recorded = file.seals.get(&at);
         let applied_last = file.sealed() && recorded.is_some_and(|r| r.2);
         let taken = file.taken.get(&at).copied().unwrap_or_default();
@@ -88,6 +98,9 @@ impl Cluster {
         let before = file.held();
         file.seals.insert(at, seal);
         file.cancel_left();
+        if file.sealed() {
+            file.private.clear();
+        }
         let after = file.held();
         self.free(before.difference(&after).copied());
     }

@@ -26,8 +26,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Pre-allocated blocks on draining servers are freed, once all servers have reported whether they were
-    /// granted.
+    /// Pre-allocated and private blocks on draining servers are freed, once all servers have reported whether
+    /// they were granted.
     pub fn give_back_spares(&mut self) {
         if !self.away.is_empty() {
             return;
@@ -41,6 +41,8 @@ impl Cluster {
         let files = files.filter(|file| !file.sealed());
         let spares: Vec<BlockAt> = files.flat_map(|f| f.spare.extract_if(.., there)).collect();
         self.free(spares);
+        let drains = self.drains.clone();
+        self.end_private_on(|at| drains.get(&at.block.server()) == Some(&DrainState::Draining));
     }
 
     /// The drain is cancelled.

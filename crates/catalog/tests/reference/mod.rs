@@ -10,11 +10,13 @@
 mod blocks;
 mod drain;
 mod moves;
+mod private;
 mod quota;
 mod shares;
 mod tiers;
 
 pub use moves::{Imports, Moving, moved};
+pub use private::PrivateChain;
 pub use shares::Shares;
 pub use tiers::Tiers;
 
@@ -102,6 +104,9 @@ pub struct File {
     pub committed: BTreeSet<MoveId>,
     /// Blocks in which it keeps extents.
     pub extents: BTreeSet<BlockAt>,
+    /// The blocks of large appends that are not committed, and those of the others.
+    pub private: Vec<PrivateChain>,
+    pub linked: BTreeSet<BlockAt>,
     /// Prefixes with a quota to which its blocks count.
     pub counts: BTreeSet<PrefixId>,
 }
@@ -142,6 +147,8 @@ impl File {
             pending: Vec::new(),
             committed: BTreeSet::new(),
             extents: BTreeSet::new(),
+            private: Vec::new(),
+            linked: BTreeSet::new(),
             counts: BTreeSet::new(),
         }
     }
@@ -205,6 +212,7 @@ impl File {
         held.extend(filling.chain(self.extents.iter().copied()));
         if !self.sealed() {
             held.extend(&self.spare);
+            held.extend(self.private.iter().flat_map(|chain| &chain.blocks));
         }
         held
     }
@@ -232,6 +240,9 @@ impl File {
         *self.chain.iter_mut().find(|at| **at == old).unwrap() = new;
         if let Some(seal) = self.seals.remove(&old) {
             self.seals.insert(new, seal);
+        }
+        if self.linked.remove(&old) {
+            self.linked.insert(new);
         }
         if let Some(taken) = self.taken.remove(&old) {
             self.taken.insert(new, taken);
@@ -864,6 +875,7 @@ impl Cluster {
         self.reporting.remove(&server);
         self.suspected.remove(&server);
         let here = |at: &BlockAt| at.block.server() == server;
+        self.end_private_on(here);
         for j in 0..self.jobs.len() {
             let mut files = std::mem::take(&mut self.jobs[j].files);
             // A split whose target is lost is cancelled, if nothing else of the structure is lost.

@@ -24,6 +24,7 @@ mod lives;
 mod model;
 mod moves;
 mod placement;
+mod private;
 mod queues;
 mod quota;
 mod readers;

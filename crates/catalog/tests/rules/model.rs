@@ -233,6 +233,8 @@ impl Both {
             Op::Stays { server } => self.stays(*server),
             Op::Confirm { block, stale } => self.confirm(*block, *stale),
             Op::Grow { job, file, block } => self.grow(*job, *file, *block),
+            Op::BeginAppend { job, file, bytes } => self.begin_append(*job, *file, *bytes),
+            Op::CommitAppend { job, file, block } => self.commit_append(*job, *file, *block),
             Op::Enlarge { job, file, block, bytes } => self.enlarge(*job, *file, *block, *bytes),
             Op::Seal { job, file, block, length, odd, last } => {
                 let (length, last) = (*length, *last);

@@ -145,7 +145,8 @@ impl FileSegment {
         Ok(())
     }
 
-    /// The answer to an append that does not fit into this block. Seals the block if possible.
+    /// The answer to an append that does not fit into this block, or that another block has: seals this one
+    /// if possible.
     fn overflow(&mut self) -> Answer {
         if !self.pieces.is_settled() {
             return self.busy();
@@ -240,6 +241,23 @@ impl FileSegment {
         match self.tail.is_open() {
             false => Answer::ok(self.length()),
             true => Answer::refuse(Status::NotSealed, "the file is not sealed and may grow"),
+        }
+    }
+
+    /// Seals the block, so that the file continues in its successor, and names that block.
+    pub fn pass_on(&mut self) -> Answer {
+        let answer = match self.tail.seal() {
+            Some(Seal::Continues(successor)) => moved(self.length(), successor),
+            Some(Seal::Final) => Answer::refuse(Status::Sealed, "the file is sealed"),
+            None if self.journal.is_ending() => self.busy(),
+            None => {
+                self.tail.request().require();
+                self.overflow()
+            }
+        };
+        match answer.status {
+            Status::Moved => Answer { status: Status::Ok, ..answer },
+            _ => answer,
         }
     }
 

@@ -18,6 +18,7 @@ enum Step {
     Abort { which: usize },
     Read { offset: u64, length: u32 },
     Successor { ready: bool },
+    Continue,
     Seal,
 }
 
@@ -33,6 +34,8 @@ fn steps(size: usize) -> impl Strategy<Value = Vec<Step>> {
         2 => (0usize..8).prop_map(|which| Step::Abort { which }),
         4 => (0..reach as u64, 0..reach as u32).prop_map(|(offset, length)| Step::Read { offset, length }),
         1 => any::<bool>().prop_map(|ready| Step::Successor { ready }),
+        1 => prop::bool::weighted(0.2)
+            .prop_map(|ends| if ends { Step::Continue } else { Step::Commit { which: 0 } }),
         1 => prop::bool::weighted(0.1).prop_map(|seal| if seal { Step::Seal } else { Step::Feed { which: 0, length: 9000 } }),
     ];
     prop::collection::vec(step, steps_in(size, 150))
@@ -164,6 +167,26 @@ impl Model {
         p.filled += n;
     }
 
+    fn pass_on(&mut self) {
+        let answer = self.driver.run(Op::FileContinue, &[], &[]);
+        let expected = match self.sealed {
+            Some(false) => Status::Ok,
+            Some(true) => Status::Sealed,
+            None if !self.pending.is_empty() => Status::Busy,
+            None if self.ready => Status::Ok,
+            None => {
+                let refused = matches!(answer.status, Status::Busy | Status::OutOfMemory);
+                assert!(refused, "{answer:?}");
+                answer.status
+            }
+        };
+        assert_eq!(answer.status, expected);
+        if expected == Status::Ok {
+            assert_eq!((answer.value, answer.args), (self.committed.len() as u64, vec![7]));
+            self.sealed = Some(false);
+        }
+    }
+
     fn step(&mut self, step: Step) {
         match step {
             Step::Append { length } => self.append(length),
@@ -199,6 +222,7 @@ impl Model {
                     });
                 }
             }
+            Step::Continue => self.pass_on(),
             Step::Seal => {
                 let answer = self.driver.run(Op::FileSeal, &[], &[]);
                 let expected = match self.sealed {

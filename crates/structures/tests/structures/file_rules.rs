@@ -1,7 +1,8 @@
 use crate::{Driver, pattern};
 use honeycomb_structures::{
-    Answer, FileBlock, Growth, Ops, Outcome, Payload, Streaming, Successor, Ticket,
+    Answer, CapacityRequest, FileBlock, Growth, Ops, Outcome, Payload, Streaming, Successor, Ticket,
 };
+use honeycomb_types::Marks;
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::{Op, Status};
 
@@ -235,6 +236,46 @@ fn large_appends_ask_early() {
     }
     append(&mut d, &[1; 1100]);
     assert!(d.structure.wants_successor(), "less than two such appends are left");
+}
+
+/// A client lets the file continue in blocks that another one has filled.
+#[test]
+fn a_block_continues_when_it_is_told_to() {
+    let pass_on = |d: &mut Driver<FileBlock>| d.run(Op::FileContinue, &[], &[]);
+    for (content, capacity) in [(&b"some"[..], SIZE), (b"", SIZE), (b"some", SIZE / 8)] {
+        let capacity = CapacityRequest::new(capacity, SIZE);
+        let block = FileBlock::opened(capacity, Marks::default(), 0);
+        let mut d = Driver::new(SIZE, block);
+        append(&mut d, content);
+        assert_eq!(pass_on(&mut d).status, Status::Busy);
+        assert!(d.structure.wants_successor(), "however little is in it");
+        d.set_successor(Successor::Denied(Status::OutOfMemory, "none".into()));
+        assert_eq!(pass_on(&mut d).status, Status::OutOfMemory);
+        assert_eq!(pass_on(&mut d).status, Status::Busy, "there may be one now");
+        assert!(d.structure.wants_successor());
+        let length = content.len() as u64;
+        d.set_successor(Successor::Ready(b"next".to_vec()));
+        let fill = d.reserve(Op::FileAppend, &[], 9).unwrap();
+        assert_eq!(pass_on(&mut d).status, Status::Busy, "data arrives");
+        d.abort(fill);
+        let told = Answer { args: b"next".to_vec(), ..Answer::ok(length) };
+        assert_eq!(pass_on(&mut d), told);
+        assert_eq!(d.sealed(), Some((length, false)));
+        assert_eq!(pass_on(&mut d), told, "once more");
+        assert_eq!((append(&mut d, b"x").status, d.sealed()), (Status::Moved, None));
+    }
+    // An answer to an earlier request says nothing of the present.
+    let mut d = file();
+    fill_up(&mut d, 1000);
+    assert!(d.structure.wants_successor());
+    assert_eq!(pass_on(&mut d).status, Status::Busy);
+    d.set_successor(Successor::Denied(Status::OutOfMemory, "none".into()));
+    assert_eq!(pass_on(&mut d).status, Status::Busy);
+    assert!(d.structure.wants_successor());
+    let mut d = file();
+    assert_eq!(d.run(Op::FileContinue, &[1], &[]).status, Status::BadFrame);
+    d.run(Op::FileSeal, &[], &[]);
+    assert_eq!(pass_on(&mut d).status, Status::Sealed);
 }
 
 #[test]

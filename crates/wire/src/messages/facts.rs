@@ -114,11 +114,13 @@ impl Op {
             | Op::CommitTask
             | Op::CreateStructure
             | Op::RemoveStructure
+            | Op::CommitAppend
             | Op::FlushPrefix
             | Op::CancelFlush
             | Op::PublishPrefix
             | Op::FileAppend
             | Op::FileSeal
+            | Op::FileContinue
             | Op::QueuePut
             | Op::QueueGet
             | Op::QueueClose
@@ -164,6 +166,8 @@ impl Op {
             | Op::ReopenStructure
             | Op::RemoveStructure
             | Op::ExtentBlocks
+            | Op::BeginAppend
+            | Op::CommitAppend
             | Op::ListKinds
             | Op::FlushPrefix
             | Op::FlushInfo
@@ -225,6 +229,8 @@ impl Op {
             | Op::CreateStructure
             | Op::RemoveStructure
             | Op::ExtentBlocks
+            | Op::BeginAppend
+            | Op::CommitAppend
             | Op::FlushPrefix
             | Op::CancelFlush
             | Op::PublishPrefix
@@ -249,7 +255,11 @@ impl Op {
     pub fn may_wait(self) -> MayWait {
         match self {
             Op::QueuePut | Op::QueueGet | Op::QueuePutExtents => MayWait::Deadline,
-            Op::ExtentBlocks | Op::GrowStructure | Op::BeginMove | Op::GrowBlock => MayWait::Memory,
+            Op::ExtentBlocks
+            | Op::BeginAppend
+            | Op::GrowStructure
+            | Op::BeginMove
+            | Op::GrowBlock => MayWait::Memory,
             _ => MayWait::No,
         }
     }
@@ -279,6 +289,8 @@ impl Op {
             | Op::ReopenStructure
             | Op::RemoveStructure
             | Op::ExtentBlocks
+            | Op::BeginAppend
+            | Op::CommitAppend
             | Op::FlushPrefix
             | Op::FlushInfo
             | Op::CancelFlush

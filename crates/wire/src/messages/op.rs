@@ -83,6 +83,10 @@ pub enum Op {
     RemoveStructure = 0x0213,
     /// Blocks in which a key-value store keeps the extents of large values. With bytes: one with space for an extent of that size, created if there is none. Without: all of them.
     ExtentBlocks = 0x0214,
+    /// Allocates the first private block for an append to a file that is too large for a block. The client appends there as to a file, and commits. Without new bytes the blocks are freed after 30 s, and when the controller restarts.
+    BeginAppend = 0x0215,
+    /// Adds private blocks, in order and all at once, to the end of the file. They serve when the blocks before them have sealed (FileContinue). Changes nothing when the blocks are linked already. WrongEpoch when the blocks were freed.
+    CommitAppend = 0x0216,
     /// The custom kinds of structure that memory servers have announced, with the needs of their operations.
     ListKinds = 0x0218,
     /// Begins to write the content of a live prefix to a place (Table 1, flushAddrPrefix). The prefix stays usable and does not expire meanwhile. If a flush of this prefix to this place is in progress, it is returned.
@@ -181,6 +185,8 @@ pub enum Op {
     FileReadMany = 0x1005,
     /// Shares the memory of a sealed block for reading, as a descriptor with the reply's first byte: over a Unix socket to the block's own shard. The value is the committed length of the block.
     FileMap = 0x1006,
+    /// Seals the block at its present length, so that the file continues in its successor. The value is that length; the arguments are those of Moved. Busy until the block has a successor; Sealed when the file is sealed. No arguments.
+    FileContinue = 0x1007,
     /// Puts items at the tail, in order and without others between them, all or none. Arguments: empty (the payload is one item), or the length of each item (u32), with their concatenation as payload. Waits for space in a bounded queue up to the header's deadline, then answers QueueFull. The value is the number of the first item within the block.
     QueuePut = 0x1101,
     /// Takes items from the head, waiting for the first up to the header's deadline. Arguments: maximum items u32, maximum bytes u32 (the first item may exceed it), time-out u32 (0 takes them for good; otherwise they are reserved for so many milliseconds), stay u8 (1: a block that is full and empty answers QueueEmpty instead of Moved). The payload has the items, the value is their number; reply arguments: number of the first u64 (the others follow it), deliveries u32 (how often they have been delivered, including this time; the same for all of them), the length of each u32. QueueEmpty, or QueueClosed if it has ended. ValueTooLarge if the first item is in extents (QueueGetExtents); such an item ends the items of a reply.
@@ -239,7 +245,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 112] = [
+    pub const ALL: [Op; 115] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -277,6 +283,8 @@ impl Op {
         Op::ReopenStructure,
         Op::RemoveStructure,
         Op::ExtentBlocks,
+        Op::BeginAppend,
+        Op::CommitAppend,
         Op::ListKinds,
         Op::FlushPrefix,
         Op::FlushInfo,
@@ -326,6 +334,7 @@ impl Op {
         Op::FileSeal,
         Op::FileReadMany,
         Op::FileMap,
+        Op::FileContinue,
         Op::QueuePut,
         Op::QueueGet,
         Op::QueuePeek,
@@ -394,6 +403,8 @@ impl Op {
             0x0212 => Op::ReopenStructure,
             0x0213 => Op::RemoveStructure,
             0x0214 => Op::ExtentBlocks,
+            0x0215 => Op::BeginAppend,
+            0x0216 => Op::CommitAppend,
             0x0218 => Op::ListKinds,
             0x0220 => Op::FlushPrefix,
             0x0221 => Op::FlushInfo,
@@ -443,6 +454,7 @@ impl Op {
             0x1004 => Op::FileSeal,
             0x1005 => Op::FileReadMany,
             0x1006 => Op::FileMap,
+            0x1007 => Op::FileContinue,
             0x1101 => Op::QueuePut,
             0x1102 => Op::QueueGet,
             0x1103 => Op::QueuePeek,
@@ -514,6 +526,8 @@ impl Op {
             Op::ReopenStructure => "ReopenStructure",
             Op::RemoveStructure => "RemoveStructure",
             Op::ExtentBlocks => "ExtentBlocks",
+            Op::BeginAppend => "BeginAppend",
+            Op::CommitAppend => "CommitAppend",
             Op::ListKinds => "ListKinds",
             Op::FlushPrefix => "FlushPrefix",
             Op::FlushInfo => "FlushInfo",
@@ -563,6 +577,7 @@ impl Op {
             Op::FileSeal => "FileSeal",
             Op::FileReadMany => "FileReadMany",
             Op::FileMap => "FileMap",
+            Op::FileContinue => "FileContinue",
             Op::QueuePut => "QueuePut",
             Op::QueueGet => "QueueGet",
             Op::QueuePeek => "QueuePeek",
@@ -634,6 +649,8 @@ impl Op {
             Op::ReopenStructure => 0x0212,
             Op::RemoveStructure => 0x0213,
             Op::ExtentBlocks => 0x0214,
+            Op::BeginAppend => 0x0215,
+            Op::CommitAppend => 0x0216,
             Op::ListKinds => 0x0218,
             Op::FlushPrefix => 0x0220,
             Op::FlushInfo => 0x0221,
@@ -683,6 +700,7 @@ impl Op {
             Op::FileSeal => 0x1004,
             Op::FileReadMany => 0x1005,
             Op::FileMap => 0x1006,
+            Op::FileContinue => 0x1007,
             Op::QueuePut => 0x1101,
             Op::QueueGet => 0x1102,
             Op::QueuePeek => 0x1103,
@@ -765,6 +783,8 @@ impl Op {
             Op::ReopenStructure => of(P::Control, A::Job, 0, MESSAGE),
             Op::RemoveStructure => of(P::Control, A::Job, 0, MESSAGE),
             Op::ExtentBlocks => of(P::Control, A::Job, 0, MESSAGE),
+            Op::BeginAppend => of(P::Control, A::Job, 0, MESSAGE),
+            Op::CommitAppend => of(P::Control, A::Job, 0, MESSAGE),
             Op::ListKinds => of(P::Control, A::Job, 0, MESSAGE),
             Op::FlushPrefix => of(P::Control, A::Job, 0, MESSAGE),
             Op::FlushInfo => of(P::Control, A::Job, 0, MESSAGE),
@@ -814,6 +834,7 @@ impl Op {
             Op::FileSeal => of(P::Data, A::Grant, 2, LANE),
             Op::FileReadMany => of(P::Data, A::Grant, 1, PLAIN),
             Op::FileMap => of(P::Data, A::Grant, 1, PLAIN),
+            Op::FileContinue => of(P::Data, A::Grant, 2, LANE),
             Op::QueuePut => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::QueueGet => of(P::Data, A::Grant, 1, LANE),
             Op::QueuePeek => of(P::Data, A::Grant, 1, PLAIN),

@@ -394,6 +394,52 @@ pub struct ExtentBlocksReply {
 
 fields!(ExtentBlocksReply { entries });
 
+/// Request of BeginAppend. Allocates the first private block for an append to a file that is too large for a block. The client appends there as to a file, and commits. Without new bytes the blocks are freed after 30 s, and when the controller restarts.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BeginAppendRequest {
+    /// The job.
+    pub job: u64,
+    /// The file, by identity.
+    pub structure: u64,
+    /// Bytes of the append.
+    pub bytes: u64,
+}
+
+fields!(BeginAppendRequest { job, structure, bytes });
+
+/// Reply of BeginAppend.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BeginAppendReply {
+    /// The block; start is 0.
+    pub entry: MapEntry,
+}
+
+fields!(BeginAppendReply { entry });
+
+/// Request of CommitAppend. Adds private blocks, in order and all at once, to the end of the file. They serve when the blocks before them have sealed (FileContinue). Changes nothing when the blocks are linked already. WrongEpoch when the blocks were freed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitAppendRequest {
+    /// The job.
+    pub job: u64,
+    /// The file, by identity.
+    pub structure: u64,
+    /// The first private block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+fields!(CommitAppendRequest { job, structure, block, epoch });
+
+/// Reply of CommitAppend.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitAppendReply {
+    /// Blocks that are allocated later have greater epochs.
+    pub epoch: u64,
+}
+
+fields!(CommitAppendReply { epoch });
+
 /// Request of ListKinds. The custom kinds of structure that memory servers have announced, with the needs of their operations.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ListKindsRequest {}

@@ -126,6 +126,8 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         ReopenStructure ReopenStructureRequest ReopenStructureReply,
         RemoveStructure RemoveStructureRequest RemoveStructureReply,
         ExtentBlocks ExtentBlocksRequest ExtentBlocksReply,
+        BeginAppend BeginAppendRequest BeginAppendReply,
+        CommitAppend CommitAppendRequest CommitAppendReply,
         LocateServer LocateServerRequest LocateServerReply,
         ClusterStatus ClusterStatusRequest ClusterStatusReply,
         JoinServer JoinServerRequest JoinServerReply,
@@ -161,6 +163,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         SweepObjects SweepObjectsRequest SweepObjectsReply,
         ReturnBlock ReturnBlockRequest ReturnBlockReply,;
         data Subscribe AckResults NextBlock FileAppend FileRead FileSize FileSeal FileReadMany FileMap
+             FileContinue
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
              QueuePutExtents QueueGetExtents QueueLists
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength

@@ -445,6 +445,7 @@ fn check_data_request(op: Op, sample: &Value) {
         | Op::FileSize
         | Op::FileSeal
         | Op::FileMap
+        | Op::FileContinue
         | Op::QueueClose
         | Op::NextBlock => {
             assert!(args.is_empty(), "{at}");
@@ -566,6 +567,10 @@ fn check_data_reply(op: Op, sample: &Value) {
     let value = number(&sample["value"]);
     match op {
         Op::FileSize => assert_eq!(args, [number(&sample["fields"]["sealed"]) as u8], "{at}"),
+        Op::FileContinue => {
+            let moved = MovedArgs::decode(&args).unwrap_or_else(|e| panic!("{at}: {e}"));
+            assert_eq!(moved.version, number(&sample["fields"]["version"]), "{at}");
+        }
         Op::KvLength => {
             let last = number(&sample["fields"]["last"]);
             assert_eq!(u64::decode(&args), Ok(last), "{at}");

@@ -42,10 +42,10 @@ class AsyncFile(FileBase):
         super().__init__(blocking)
 
     async def append(self, data: Data) -> int:
-        """Appends ``data`` in one piece and returns its offset.
+        """Appends ``data`` of any length in one piece and returns its offset. Readers see all of it or nothing.
 
-        Raises :class:`~honeycomb.errors.ValueTooLarge` above :attr:`append_limit`,
-        :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
+        More than :attr:`append_limit` bytes are written to blocks of their own, which one change adds to the
+        file. Raises :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
         :class:`~honeycomb.errors.QuotaExceeded` if the file cannot grow.
         """
         return await run(lambda: self.blocking.append(data))
@@ -81,7 +81,7 @@ class AsyncFile(FileBase):
 
     @property
     def append_limit(self) -> int:
-        """The largest append, in bytes: an eighth of a block."""
+        """The largest append that needs no blocks of its own, in bytes: an eighth of a block."""
         return self.blocking.append_limit
 
     async def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:

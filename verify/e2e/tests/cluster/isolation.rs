@@ -437,6 +437,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::CommitTask
         | Op::CreateStructure
         | Op::ExtentBlocks
+        | Op::BeginAppend
+        | Op::CommitAppend
         | Op::RemoveStructure => {
             row(UnknownJob, PermissionDenied, PermissionDenied, PermissionDenied)
         }
@@ -493,6 +495,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::FileSize
         | Op::FileMap
         | Op::FileSeal
+        | Op::FileContinue
         | Op::QueuePut
         | Op::QueuePutExtents
         | Op::QueueGet

@@ -7,6 +7,7 @@ mod drain;
 mod fair;
 mod isolation;
 mod large;
+mod large_appends;
 mod large_items;
 mod links;
 mod listen;

@@ -3,7 +3,7 @@
 
 use super::reference::{File, Place};
 use super::{Both, cause, outcome};
-use honeycomb_catalog::{Command, Reply, Seal};
+use honeycomb_catalog::{Actor, Command, Reply, Seal};
 use honeycomb_types::{BlockAt, BlockUnits, Kind, StructureId};
 
 impl Both {
@@ -14,18 +14,26 @@ impl Both {
         file: usize,
         block: usize,
     ) -> Option<(Place, StructureId, BlockAt)> {
+        let (place, id, at) = self.named(j, file, block)?;
+        self.hear(at);
+        Some((place, id, at))
+    }
+
+    /// The same, named by a client.
+    fn named(&self, j: usize, file: usize, block: usize) -> Option<(Place, StructureId, BlockAt)> {
         let files = &self.model.jobs[j].files;
         let f = file % files.len().max(1);
         let file = files.get(f).filter(|file| file.kind != Kind::Kv)?;
-        let (id, at) = (file.id, file.chain[block % file.chain.len()]);
-        self.hear(at);
-        Some(((j, f), id, at))
+        let private = file.private.iter().flat_map(|chain| &chain.blocks);
+        let blocks: Vec<BlockAt> = file.chain.iter().chain(private).copied().collect();
+        Some(((j, f), file.id, blocks[block % blocks.len()]))
     }
 
     pub fn grow(&mut self, j: usize, file: usize, block: usize) {
         let Some((place, structure, at)) = self.speaker(j, file, block) else { return };
-        let last = self.model.file(place).chain.last().copied();
-        let asked = (1, self.model.units(last.expect("a file has a block")));
+        let file = self.model.file(place);
+        let last = if file.private_of(at).is_some() { Some(&at) } else { file.chain.last() };
+        let asked = (1, self.model.units(*last.expect("a file has a block")));
         self.look(j, asked.1);
         let result = self.bench.run(Command::GrowStructure { structure, at });
         let expected = self.model.growth(place, at);
@@ -35,9 +43,41 @@ impl Both {
         assert_eq!(cause(&result), outcome(&expected));
         let (Ok(Reply::Grown { version, entry }), Ok(growth)) = (result, expected) else { return };
         assert_eq!(version.0, growth.version, "INV-17");
-        let fresh = !self.model.file(place).chain.contains(&entry.at);
+        let fresh = !self.model.file(place).lists(entry.at);
         assert!(growth.successor.map_or(fresh, |known| known == entry.at), "INV-20: {entry:?}");
-        self.model.grow(place, entry.at);
+        self.model.grow(place, at, entry.at);
+    }
+
+    /// A client has an append of so many bytes for a file.
+    pub fn begin_append(&mut self, j: usize, file: usize, bytes: u64) {
+        let Some((place, structure, _)) = self.named(j, file, 0) else { return };
+        if self.model.file(place).kind != Kind::File {
+            return;
+        }
+        let (actor, job) = (Actor::driver(self.ids[j]), self.ids[j]);
+        let asked = (1, self.model.private_units(bytes));
+        self.look(j, asked.1);
+        let result = self.bench.run(Command::BeginAppend { actor, job, structure, bytes });
+        let expected = self.model.beginning(place, asked.1);
+        let expected = self.or_waits(expected, cause(&result) == "OutOfMemory", (j, asked));
+        let prefix = (j, self.model.file(place).prefix);
+        self.asks(Some(prefix), cause(&result) == "OutOfMemory");
+        assert_eq!(cause(&result), outcome(&expected));
+        if let Ok(Reply::Grown { entry, .. }) = result {
+            self.model.begun(place, entry.at);
+        }
+    }
+
+    /// A client commits the append that begins in such a block.
+    pub fn commit_append(&mut self, j: usize, file: usize, block: usize) {
+        let Some((place, structure, first)) = self.named(j, file, block) else { return };
+        if self.model.file(place).kind != Kind::File {
+            return;
+        }
+        let (actor, job) = (Actor::driver(self.ids[j]), self.ids[j]);
+        let result = self.bench.run(Command::CommitAppend { actor, job, structure, first });
+        let expected = self.model.commit_append(place, first);
+        assert_eq!(cause(&result), outcome(&expected), "{:?}", self.model.file(place));
     }
 
     pub fn enlarge(&mut self, j: usize, file: usize, block: usize, bytes: u64) {

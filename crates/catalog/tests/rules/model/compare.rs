@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 impl Both {
     /// The effects of the last command agree with the state of the servers.
     pub fn carry_out(&mut self) {
-        let mut opened = Vec::new();
+        let (mut opened, mut freed) = (Vec::new(), Vec::new());
         for effect in std::mem::take(&mut self.bench.effects) {
             self.imports.hear(&effect, &self.open).unwrap();
             match effect {
@@ -35,7 +35,10 @@ impl Both {
                     self.open.insert(at);
                     opened.push(at);
                 }
-                Effect::FreeBlock { at, .. } => assert!(self.open.remove(&at), "INV-03: {at:?}"),
+                Effect::FreeBlock { at, .. } => {
+                    assert!(self.open.remove(&at), "INV-03: {at:?}");
+                    freed.push(at);
+                }
                 Effect::SetGeneration { .. }
                 | Effect::BeginImport { .. }
                 | Effect::EndImport { .. } => {}
@@ -60,6 +63,7 @@ impl Both {
                 }
             }
         }
+        self.model.end_idle(&freed).unwrap();
         for at in opened {
             let server = at.block.server();
             self.bench.run(Command::BlockOpened { server, at }).unwrap();

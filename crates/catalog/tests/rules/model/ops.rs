@@ -114,6 +114,16 @@ pub enum Op {
         file: usize,
         block: usize,
     },
+    BeginAppend {
+        job: usize,
+        file: usize,
+        bytes: u64,
+    },
+    CommitAppend {
+        job: usize,
+        file: usize,
+        block: usize,
+    },
     Enlarge {
         job: usize,
         file: usize,
@@ -250,6 +260,7 @@ pub fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(block, stale)| Op::Confirm { block, stale }),
         6 => (job(), 0..6usize, 0..6usize)
             .prop_map(|(job, file, block)| Op::Grow { job, file, block }),
+        8 => appending(),
         8 => (job(), 0..6usize, 0..6usize, 0..4u64, odd(), prop::bool::weighted(0.2)).prop_map(
             |(job, file, block, length, odd, last)| {
                 Op::Seal { job, file, block, length, odd, last }
@@ -264,6 +275,19 @@ pub fn op() -> impl Strategy<Value = Op> {
         6 => (0..20usize, settle()).prop_map(|(block, how)| Op::Lowered { block, how }),
         3 => (0..20usize).prop_map(|block| Op::Hot { block }),
         2 => (0..4u32).prop_map(|blocks| Op::Short { blocks }),
+    ]
+}
+
+/// Appends that are too large for a block.
+fn appending() -> impl Strategy<Value = Op> {
+    let file = || (0..2usize, 0..6usize);
+    prop_oneof![
+        (file(), 1..200_000u64).prop_map(|((job, file), bytes)| Op::BeginAppend {
+            job,
+            file,
+            bytes
+        }),
+        (file(), 0..6usize).prop_map(|((job, file), block)| Op::CommitAppend { job, file, block }),
     ]
 }
 

@@ -143,6 +143,16 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             let (structure, full) = (victim.kv.id.0, Vec::new());
             body(ExtentBlocksRequest { job, structure, bytes: 1, full }.encode())
         }
+        Op::BeginAppend => {
+            let structure = victim.file.id.0;
+            body(BeginAppendRequest { job, structure, bytes: 1 }.encode())
+        }
+        Op::CommitAppend => {
+            // A block that serves already: its commit changes nothing.
+            let (structure, at) = (victim.file.id.0, victim.file.at);
+            let (block, epoch) = (at.block.0, at.epoch.0);
+            body(CommitAppendRequest { job, structure, block, epoch }.encode())
+        }
         Op::LocateServer => body(LocateServerRequest { server: 1 }.encode()),
         Op::ClusterStatus => body(ClusterStatusRequest {}.encode()),
         Op::JoinServer => body(
@@ -426,7 +436,9 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             ReadArgs { offset: 0, length: 1000 }.put(&mut args);
             body(args)
         }
-        Op::FileSize | Op::FileSeal | Op::FileMap | Op::KvLength => body(Vec::new()),
+        Op::FileSize | Op::FileSeal | Op::FileMap | Op::FileContinue | Op::KvLength => {
+            body(Vec::new())
+        }
         Op::QueuePut => write(&[]),
         Op::QueueGet => body(get_one()),
         Op::QueuePeek => body(get_one()[..8].to_vec()),

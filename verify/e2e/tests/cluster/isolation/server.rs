@@ -82,6 +82,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::ReopenStructure
         | Op::RemoveStructure
         | Op::ExtentBlocks
+        | Op::BeginAppend
+        | Op::CommitAppend
         | Op::LocateServer
         | Op::ClusterStatus
         | Op::JoinServer
@@ -151,6 +153,7 @@ fn at_server(op: Op) -> AtServer {
         Op::AckResults | Op::NextBlock => AtServer { writing: Some(Ok), nothing: Ok, ..reads() },
         Op::FileAppend
         | Op::FileSeal
+        | Op::FileContinue
         | Op::QueuePut
         | Op::QueuePutExtents
         | Op::QueueClose
@@ -551,6 +554,8 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
         // The key has another value.
         Op::KvDeleteExtents => Status::CompareFailed,
         Op::FileMap => Status::NotSealed,
+        // Its successor is requested now.
+        Op::FileContinue => Status::Busy,
         _ => Status::Ok,
     };
     assert_eq!(reply.status(), expected, "{op:?}: {}", reply.message());

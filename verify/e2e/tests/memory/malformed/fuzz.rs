@@ -177,6 +177,7 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
         queue(Op::QueueLists, &[0; 8], b""),
         log(Op::FileReadMany, &ranges, b""),
         log(Op::NextBlock, b"", b""),
+        log(Op::FileContinue, b"", b""),
         kv(Op::KvMultiGet, &1000u32.to_le_bytes(), &put_keys(&[b"k", b"large", b"none"])),
         kv(Op::KvBatch, b"\0", &batch),
         kv(Op::KvBatch, b"\x01", &batch),
