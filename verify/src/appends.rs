@@ -2,7 +2,7 @@
 //! committed in several calls, as in `crates/client/src/large_appends.rs`.
 
 use crate::client::{Active, What, finish, go};
-use crate::controller::About;
+use crate::controller::{About, Question};
 use crate::large::ask;
 use crate::net::Node;
 use crate::world::{Event, TryId, World};
@@ -286,11 +286,23 @@ pub(crate) fn ended(
             None
         }
         (Stage::Writing(_), Err(mut e)) => {
+            let about = About::Drop(append.first());
+            drop_blocks(world, task, about);
             e.message = e.message.replace("may have taken effect", "has not taken effect");
             Some(Err(e))
         }
         (Stage::Placing, result) => passed(world, task, result),
         (_, result) => Some(result),
+    }
+}
+
+/// Tells the controller that private blocks will not be committed. The message may be lost.
+fn drop_blocks(world: &mut World, task: usize, about: About) {
+    let (_, structure) = real(world, task);
+    let question = Question { task, number: 0, structure, about };
+    let client = Node::Client(world.tasks[task].session());
+    if let Some(at) = world.travel(client, Node::Controller) {
+        world.schedule_at(at, Event::Ask(question));
     }
 }
 

@@ -308,6 +308,12 @@ impl CatalogModel {
             Command::CommitAppend { structure, first, .. } => {
                 self.commit_append(structure, first, reply)
             }
+            Command::DropAppend { structure, first, .. } => {
+                if let Some(place) = self.cluster.find(structure) {
+                    self.cluster.drop_append(place, first);
+                }
+                Ok(())
+            }
             Command::RetireBlock { structure, at } => self.retire(structure, at, reply, orders),
             Command::ReturnBlock { structure, at, successor } => {
                 self.give_back(structure, at, successor, reply)

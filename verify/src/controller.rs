@@ -99,6 +99,8 @@ pub enum About {
     Begin(u64),
     /// The commit of the append that begins with this block.
     Commit(BlockAt),
+    /// The end of that append without a commit.
+    Drop(BlockAt),
 }
 
 /// A block that awaits a reply, over the connection of its request.

@@ -363,6 +363,8 @@ pub enum Command<'a> {
     BeginAppend { actor: Actor, job: JobId, structure: StructureId, bytes: u64 },
     /// Adds the private blocks of an append to the end of a file; `first` names them. Idempotent.
     CommitAppend { actor: Actor, job: JobId, structure: StructureId, first: BlockAt },
+    /// Frees the private blocks of an append that will not be committed. Idempotent.
+    DropAppend { actor: Actor, job: JobId, structure: StructureId, first: BlockAt },
     /// Frees a structure's blocks at once.
     RemoveStructure { actor: Actor, job: JobId, path: &'a str, name: &'a str },
     /// Servers and totals; only totals for a job's token.
@@ -547,6 +549,7 @@ impl Command<'_> {
             | C::ExtentBlocks { .. }
             | C::BeginAppend { .. }
             | C::CommitAppend { .. }
+            | C::DropAppend { .. }
             | C::ClusterStatus { .. }
             | C::RejoinServer { .. }
             | C::Lent { .. }

@@ -330,6 +330,9 @@ impl Catalog {
             C::CommitAppend { actor, job, structure, first } => {
                 self.commit_append(actor, job, structure, first, effects)
             }
+            C::DropAppend { actor, job, structure, first } => {
+                self.drop_append(actor, job, structure, first, effects)
+            }
             C::RemoveStructure { actor, job, path, name } => {
                 self.remove_structure(actor, job, path, name, effects)
             }

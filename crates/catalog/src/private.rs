@@ -5,7 +5,7 @@
 //! sealed, so that the append becomes visible as a whole. The catalog does not log a chain before its commit:
 //! a controller that restarts has its blocks freed, and the client writes them again.
 
-use crate::pool::{Draw, SlotOwner, Wanted};
+use crate::pool::{Draw, Server, SlotOwner, Wanted};
 use crate::structures::{Granted, StructureRecord};
 use crate::{Actor, Catalog, CatalogError, Effect, Reply, Router};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, PRIVATE_CHAINS_MAX};
@@ -68,12 +68,30 @@ impl Catalog {
             let (what, limit) = ("large appends to one file at a time", PRIVATE_CHAINS_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
+        if bytes.div_ceil(self.block_size) > self.all_blocks() {
+            // Not even an empty cluster could hold it: no byte is written.
+            let StructureRecord { job, prefix, .. } = self.structures[s];
+            self.pressure.asks(prefix);
+            let units = self
+                .units()
+                .units(u32::try_from(bytes.div_ceil(self.block_size)).unwrap_or(u32::MAX));
+            return Err(self.refuse_memory((job, prefix), s, units));
+        }
         let units = self.units().capacity_for(bytes.clamp(1, self.block_size));
         let block = self.take_private(s, units, effects)?;
         let chain = PrivateChain { blocks: vec![block], seen: 0 };
         self.structures[s].growth.get_or_insert_default().private.push(chain);
         self.appends_due.push_back((self.append_due(), id, self.pool.at(block.block)));
         Ok(self.grown_private(s, block.block))
+    }
+
+    /// The blocks of all servers in all tiers, free or not.
+    fn all_blocks(&self) -> u64 {
+        let below = |server: &Server| -> u64 {
+            (0..server.tiers.len()).map(|tier| u64::from(server.below(tier).total)).sum()
+        };
+        let of = |server: &Server| u64::from(server.total) / self.whole() + below(server);
+        self.pool.servers().map(|(_, server)| of(server)).sum()
     }
 
     /// The file that a client may append to.
@@ -191,6 +209,23 @@ impl Catalog {
         let linked = !Bug::LinkForgotten.active();
         growth.granted.extend(chain.blocks.into_iter().map(|g| Granted { linked, ..g }));
         Ok(Reply::Appended { epoch: self.pool.last_epoch() })
+    }
+
+    /// Frees a private chain that will not be committed. Can be repeated.
+    pub(crate) fn drop_append(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        id: StructureId,
+        first: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let s = self.may_append(actor, job, id)?;
+        let held = self.pool.held(first) == Some(SlotOwner::By(s));
+        if let Some(chain) = self.structures[s].private_at(first.block).filter(|_| held) {
+            self.end_chain(s, chain, effects);
+        }
+        Ok(Reply::Done)
     }
 
     /// Frees the blocks of a private chain.

@@ -52,9 +52,16 @@ impl File {
     /// Writes the bytes to private blocks. All of these but the last one are sealed then.
     fn fill(&self, bytes: &[u8]) -> Result<Vec<MapEntry>, Error> {
         let private = File(self.structure().begin_append(bytes.len() as u64)?);
-        let start = private.write_all(bytes)?;
-        assert_eq!(start, 0, "INV-62: private blocks begin with other bytes");
-        Ok(private.structure().entries())
+        let written = private.write_all(bytes);
+        let blocks = private.structure().entries();
+        match written {
+            Ok(start) => assert_eq!(start, 0, "INV-62: private blocks begin with other bytes"),
+            Err(e) => {
+                self.structure().drop_append(blocks[0].at());
+                return Err(e);
+            }
+        }
+        Ok(blocks)
     }
 
     /// Seals the blocks before the private ones, and returns the offset of the first of these. Blocks of a

@@ -19,9 +19,9 @@ use honeycomb_wire::custom::{Routed, put_routed};
 use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::extents::ExtentRef;
 use honeycomb_wire::messages::{
-    BeginAppendReply, BeginAppendRequest, CommitAppendReply, CommitAppendRequest,
-    ExtentBlocksReply, ExtentBlocksRequest, MapEntry, PartitionMap, ReopenStructureReply,
-    ReopenStructureRequest, Suspect,
+    BeginAppendReply, BeginAppendRequest, CommitAppendReply, CommitAppendRequest, DropAppendReply,
+    DropAppendRequest, ExtentBlocksReply, ExtentBlocksRequest, MapEntry, PartitionMap,
+    ReopenStructureReply, ReopenStructureRequest, Suspect,
 };
 use honeycomb_wire::notice::Filter;
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
@@ -752,6 +752,14 @@ impl Structure {
         let asked = self.context.ask(Op::BeginAppend, &body, self.deadline());
         let BeginAppendReply { entry } = asked.map_err(|e| self.named(e))?;
         Ok(self.twin(self.with_map(|map| Routing::private(map, entry))))
+    }
+
+    /// Frees private blocks that will not be committed. If that fails, they are freed in half a minute.
+    pub(crate) fn drop_append(&self, first: BlockAt) {
+        let (block, epoch) = (first.block.0, first.epoch.0);
+        let body = DropAppendRequest { job: self.job.0, structure: self.id.0, block, epoch };
+        let deadline = self.now() + PATIENCE;
+        let _ = self.context.ask::<_, DropAppendReply>(Op::DropAppend, &body, deadline);
     }
 
     /// Adds the private blocks that begin with this one to the end of the file. Blocks that are allocated

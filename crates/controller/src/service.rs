@@ -456,6 +456,7 @@ impl ControllerService {
             Op::ExtentBlocks => self.extent_blocks(asked),
             Op::BeginAppend => self.begin_append(asked),
             Op::CommitAppend => self.commit_append(asked),
+            Op::DropAppend => self.drop_append(asked),
             Op::LocateServer => self.locate_server(asked),
             Op::DrainServer => self.drain_server(asked),
             Op::StopCluster => self.stop_cluster(asked),

@@ -17,7 +17,7 @@ impl CatalogModel {
             return require(reply.is_err(), || format!("{structure} is gone, and gave a block"));
         };
         let units = self.cluster.private_units(bytes);
-        let expected = self.cluster.beginning(place, units);
+        let expected = self.cluster.beginning(place, bytes);
         let expected = self.or_waits(expected, reply, orders, (place.0, (1, units)));
         agree("a request for a private block", reply, &expected)?;
         if let Ok(Reply::Grown { entry, .. }) = reply {

@@ -21,6 +21,7 @@ impl World {
         match question.about {
             About::Begin(bytes) => return self.begin_append(question, bytes, again),
             About::Commit(first) => return self.commit_append(&question, first),
+            About::Drop(first) => return self.drop_append(&question, first),
             _ => {}
         }
         let by_address = matches!(question.about, About::Address);
@@ -142,6 +143,15 @@ impl World {
         });
         let answer = answer.map_err(|e| Error::new(status_of(&e), e.to_string()));
         self.answer_extents(question, answer);
+    }
+
+    /// A client drops its private blocks; it awaits no answer.
+    fn drop_append(&mut self, question: &Question, first: BlockAt) {
+        let ix = question.structure.controller() as usize;
+        let Some(known) = self.structures.get(&question.structure) else { return };
+        let (job, structure) = (self.jobs[known.job].id, question.structure);
+        let actor = Actor::driver(job);
+        let _ = self.command(ix, Command::DropAppend { actor, job, structure, first });
     }
 
     pub(super) fn answer_extents(

@@ -38,13 +38,19 @@ impl Cluster {
     }
 
     /// The answer to a client that has a large append for a file.
-    pub fn beginning(&self, place: Place, units: u64) -> Outcome<()> {
+    pub fn beginning(&self, place: Place, bytes: u64) -> Outcome<()> {
+        let units = self.private_units(bytes);
         let file = self.file(place);
         if file.sealed() {
             return Err("Sealed");
         }
         if file.private.len() >= PRIVATE_CHAINS_MAX {
             return Err("LimitExceeded");
+        }
+        let below = self.tiers.below.values().chain(self.tiers.stores.values()).sum::<u64>();
+        let all = self.servers.values().map(|(blocks, _)| blocks).sum::<u64>() + below;
+        if bytes.div_ceil(self.block.0) > all {
+            return self.no_block();
         }
         self.may_have(place.0, &file.counts, (1, units), file.kind)
     }
@@ -120,6 +126,13 @@ impl Cluster {
         file.linked.extend(&blocks);
         file.chain.extend(blocks);
         Ok(())
+    }
+
+    /// The blocks of a large append are to be freed.
+    pub fn drop_append(&mut self, place: Place, first: BlockAt) {
+        if let Some((chain, 0)) = self.file(place).private_of(first) {
+            self.end_private(place, chain);
+        }
     }
 
     /// Frees the blocks of a private chain.

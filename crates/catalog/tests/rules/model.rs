@@ -234,7 +234,9 @@ impl Both {
             Op::Confirm { block, stale } => self.confirm(*block, *stale),
             Op::Grow { job, file, block } => self.grow(*job, *file, *block),
             Op::BeginAppend { job, file, bytes } => self.begin_append(*job, *file, *bytes),
-            Op::CommitAppend { job, file, block } => self.commit_append(*job, *file, *block),
+            Op::EndAppend { job, file, block, commits } => {
+                self.end_append(*job, *file, *block, *commits)
+            }
             Op::Enlarge { job, file, block, bytes } => self.enlarge(*job, *file, *block, *bytes),
             Op::Seal { job, file, block, length, odd, last } => {
                 let (length, last) = (*length, *last);

@@ -141,6 +141,21 @@ fn private_blocks_are_freed_when_nothing_is_written_to_them() {
     assert_eq!(blocks, [(one.tail, false), (chain[0], true), (chain[1], false)]);
 }
 
+#[test]
+fn append_that_is_dropped_frees_its_blocks_at_once() {
+    let mut one = OneFile::new();
+    let (chain, other) = (one.chain(), one.chain());
+    one.commit(other[0]).unwrap();
+    let (job, structure) = (one.job, one.file);
+    let actor = Actor::driver(job);
+    for (first, freed) in
+        [(chain[1], &[][..]), (chain[0], &chain), (chain[0], &[]), (other[0], &[])]
+    {
+        one.bench.run(Command::DropAppend { actor, job, structure, first }).unwrap();
+        assert_eq!(one.bench.freed(), freed);
+    }
+}
+
 fn returned(one: &mut OneFile) -> Result<Reply, CatalogError> {
     let first = one.begin(30_000).unwrap();
     one.commit(first).unwrap();

@@ -5,7 +5,8 @@ use crate::translate;
 use honeycomb_catalog::{Command, Reply};
 use honeycomb_types::{BlockAt, JobId, StructureId};
 use honeycomb_wire::messages::{
-    BeginAppendReply, BeginAppendRequest, CommitAppendReply, CommitAppendRequest,
+    BeginAppendReply, BeginAppendRequest, CommitAppendReply, CommitAppendRequest, DropAppendReply,
+    DropAppendRequest,
 };
 use honeycomb_wire::{Field, Op};
 
@@ -39,6 +40,21 @@ impl ControllerService {
         match self.apply(now, command).map_err(refusal)? {
             Reply::Appended { epoch } => Ok(CommitAppendReply { epoch: epoch.0 }.encode()),
             other => unexpected(Op::CommitAppend, &other),
+        }
+    }
+
+    pub(super) fn drop_append(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
+        let ClientRequest { now, actor, .. } = asked;
+        let DropAppendRequest { job, structure, block, epoch } = asked.read()?;
+        let (job, structure) = (JobId(job), StructureId(structure));
+        let first = BlockAt::of(block, epoch);
+        match self.apply(now, Command::DropAppend { actor, job, structure, first }) {
+            Ok(Reply::Done) => Ok(DropAppendReply {}.encode()),
+            Ok(other) => unexpected(Op::DropAppend, &other),
+            Err(e) => Err(refusal(e)),
         }
     }
 }

@@ -168,6 +168,7 @@ impl Op {
             | Op::ExtentBlocks
             | Op::BeginAppend
             | Op::CommitAppend
+            | Op::DropAppend
             | Op::ListKinds
             | Op::FlushPrefix
             | Op::FlushInfo
@@ -231,6 +232,7 @@ impl Op {
             | Op::ExtentBlocks
             | Op::BeginAppend
             | Op::CommitAppend
+            | Op::DropAppend
             | Op::FlushPrefix
             | Op::CancelFlush
             | Op::PublishPrefix
@@ -291,6 +293,7 @@ impl Op {
             | Op::ExtentBlocks
             | Op::BeginAppend
             | Op::CommitAppend
+            | Op::DropAppend
             | Op::FlushPrefix
             | Op::FlushInfo
             | Op::CancelFlush

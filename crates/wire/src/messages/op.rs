@@ -87,6 +87,8 @@ pub enum Op {
     BeginAppend = 0x0215,
     /// Adds private blocks, in order and all at once, to the end of the file. They serve when the blocks before them have sealed (FileContinue). Changes nothing when the blocks are linked already. WrongEpoch when the blocks were freed.
     CommitAppend = 0x0216,
+    /// Frees private blocks of an append that will not be committed. Changes nothing when they were freed or committed.
+    DropAppend = 0x0217,
     /// The custom kinds of structure that memory servers have announced, with the needs of their operations.
     ListKinds = 0x0218,
     /// Begins to write the content of a live prefix to a place (Table 1, flushAddrPrefix). The prefix stays usable and does not expire meanwhile. If a flush of this prefix to this place is in progress, it is returned.
@@ -245,7 +247,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 115] = [
+    pub const ALL: [Op; 116] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -285,6 +287,7 @@ impl Op {
         Op::ExtentBlocks,
         Op::BeginAppend,
         Op::CommitAppend,
+        Op::DropAppend,
         Op::ListKinds,
         Op::FlushPrefix,
         Op::FlushInfo,
@@ -405,6 +408,7 @@ impl Op {
             0x0214 => Op::ExtentBlocks,
             0x0215 => Op::BeginAppend,
             0x0216 => Op::CommitAppend,
+            0x0217 => Op::DropAppend,
             0x0218 => Op::ListKinds,
             0x0220 => Op::FlushPrefix,
             0x0221 => Op::FlushInfo,
@@ -528,6 +532,7 @@ impl Op {
             Op::ExtentBlocks => "ExtentBlocks",
             Op::BeginAppend => "BeginAppend",
             Op::CommitAppend => "CommitAppend",
+            Op::DropAppend => "DropAppend",
             Op::ListKinds => "ListKinds",
             Op::FlushPrefix => "FlushPrefix",
             Op::FlushInfo => "FlushInfo",
@@ -651,6 +656,7 @@ impl Op {
             Op::ExtentBlocks => 0x0214,
             Op::BeginAppend => 0x0215,
             Op::CommitAppend => 0x0216,
+            Op::DropAppend => 0x0217,
             Op::ListKinds => 0x0218,
             Op::FlushPrefix => 0x0220,
             Op::FlushInfo => 0x0221,
@@ -785,6 +791,7 @@ impl Op {
             Op::ExtentBlocks => of(P::Control, A::Job, 0, MESSAGE),
             Op::BeginAppend => of(P::Control, A::Job, 0, MESSAGE),
             Op::CommitAppend => of(P::Control, A::Job, 0, MESSAGE),
+            Op::DropAppend => of(P::Control, A::Job, 0, MESSAGE),
             Op::ListKinds => of(P::Control, A::Job, 0, MESSAGE),
             Op::FlushPrefix => of(P::Control, A::Job, 0, MESSAGE),
             Op::FlushInfo => of(P::Control, A::Job, 0, MESSAGE),

@@ -440,6 +440,27 @@ pub struct CommitAppendReply {
 
 fields!(CommitAppendReply { epoch });
 
+/// Request of DropAppend. Frees private blocks of an append that will not be committed. Changes nothing when they were freed or committed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DropAppendRequest {
+    /// The job.
+    pub job: u64,
+    /// The file, by identity.
+    pub structure: u64,
+    /// The first private block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+fields!(DropAppendRequest { job, structure, block, epoch });
+
+/// Reply of DropAppend.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DropAppendReply {}
+
+fields!(DropAppendReply {});
+
 /// Request of ListKinds. The custom kinds of structure that memory servers have announced, with the needs of their operations.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ListKindsRequest {}

@@ -128,6 +128,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         ExtentBlocks ExtentBlocksRequest ExtentBlocksReply,
         BeginAppend BeginAppendRequest BeginAppendReply,
         CommitAppend CommitAppendRequest CommitAppendReply,
+        DropAppend DropAppendRequest DropAppendReply,
         LocateServer LocateServerRequest LocateServerReply,
         ClusterStatus ClusterStatusRequest ClusterStatusReply,
         JoinServer JoinServerRequest JoinServerReply,

@@ -439,6 +439,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::ExtentBlocks
         | Op::BeginAppend
         | Op::CommitAppend
+        | Op::DropAppend
         | Op::RemoveStructure => {
             row(UnknownJob, PermissionDenied, PermissionDenied, PermissionDenied)
         }

@@ -55,7 +55,9 @@ fn values_that_no_frame_holds_are_refused_at_once_and_leave_nothing() {
         large(store.append(b"key", value).err());
         large(store.accumulate(b"key", Function::Top, value).err());
         large(store.multi_put(&[(b"key", value)]).remove(0).err());
-        large(file.append(value).err());
+        // Not even an empty cluster could hold it.
+        let none = file.append(value).unwrap_err();
+        assert_eq!((none.status, file.size().unwrap()), (Status::OutOfMemory, 0), "{none}");
         let mut pipeline = store.pipeline();
         pipeline.ask(BatchOp::Put { key: b"key", value });
         large(pipeline.next().unwrap().err());

@@ -65,6 +65,14 @@ fn is_there(root: &FlushRoot, pieces: u64) {
     let large = noise(99, 150_000);
     let offset = f.write_all(&large).unwrap();
     all.lock().unwrap().push((offset, large));
+    // And atomically, in private blocks, whose own journals are found by the blocks before them.
+    for seed in [98, 97] {
+        let atomic = noise(seed, 200_000);
+        let offset = f.append(&atomic).unwrap();
+        let there = at(root, "my=20job/t").unwrap().file("log").unwrap();
+        assert!(there[offset as usize..] == atomic, "{offset}: answered and not stored");
+        all.lock().unwrap().push((offset, atomic));
+    }
     let mut all = all.into_inner().unwrap();
     all.sort();
     let before: Vec<u8> = all.into_iter().flat_map(|(_, piece)| piece).collect();

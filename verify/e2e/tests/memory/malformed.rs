@@ -503,6 +503,7 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
         ),
         (Op::BeginAppend, BeginAppendRequest { job, structure: 1, bytes: 1 }.encode()),
         (Op::CommitAppend, CommitAppendRequest { job, structure: 1, block: 1, epoch: 1 }.encode()),
+        (Op::DropAppend, DropAppendRequest { job, structure: 1, block: 1, epoch: 1 }.encode()),
         (Op::RemoveStructure, RemoveStructureRequest { job, path, name }.encode()),
         (Op::ClusterStatus, Vec::new()),
         (

@@ -58,7 +58,7 @@ impl Both {
         let asked = (1, self.model.private_units(bytes));
         self.look(j, asked.1);
         let result = self.bench.run(Command::BeginAppend { actor, job, structure, bytes });
-        let expected = self.model.beginning(place, asked.1);
+        let expected = self.model.beginning(place, bytes);
         let expected = self.or_waits(expected, cause(&result) == "OutOfMemory", (j, asked));
         let prefix = (j, self.model.file(place).prefix);
         self.asks(Some(prefix), cause(&result) == "OutOfMemory");
@@ -68,13 +68,18 @@ impl Both {
         }
     }
 
-    /// A client commits the append that begins in such a block.
-    pub fn commit_append(&mut self, j: usize, file: usize, block: usize) {
+    /// A client commits the append that begins in such a block, or drops it.
+    pub fn end_append(&mut self, j: usize, file: usize, block: usize, commits: bool) {
         let Some((place, structure, first)) = self.named(j, file, block) else { return };
         if self.model.file(place).kind != Kind::File {
             return;
         }
         let (actor, job) = (Actor::driver(self.ids[j]), self.ids[j]);
+        if !commits {
+            let dropped = self.bench.run(Command::DropAppend { actor, job, structure, first });
+            assert_eq!(dropped, Ok(Reply::Done));
+            return self.model.drop_append(place, first);
+        }
         let result = self.bench.run(Command::CommitAppend { actor, job, structure, first });
         let expected = self.model.commit_append(place, first);
         assert_eq!(cause(&result), outcome(&expected), "{:?}", self.model.file(place));

@@ -119,10 +119,11 @@ pub enum Op {
         file: usize,
         bytes: u64,
     },
-    CommitAppend {
+    EndAppend {
         job: usize,
         file: usize,
         block: usize,
+        commits: bool,
     },
     Enlarge {
         job: usize,
@@ -287,7 +288,9 @@ fn appending() -> impl Strategy<Value = Op> {
             file,
             bytes
         }),
-        (file(), 0..6usize).prop_map(|((job, file), block)| Op::CommitAppend { job, file, block }),
+        (file(), 0..6usize, prop::bool::weighted(0.8)).prop_map(|((job, file), block, commits)| {
+            Op::EndAppend { job, file, block, commits }
+        }),
     ]
 }
 

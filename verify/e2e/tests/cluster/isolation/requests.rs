@@ -153,6 +153,11 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             let (block, epoch) = (at.block.0, at.epoch.0);
             body(CommitAppendRequest { job, structure, block, epoch }.encode())
         }
+        Op::DropAppend => {
+            let (structure, at) = (victim.file.id.0, victim.file.at);
+            let (block, epoch) = (at.block.0, at.epoch.0);
+            body(DropAppendRequest { job, structure, block, epoch }.encode())
+        }
         Op::LocateServer => body(LocateServerRequest { server: 1 }.encode()),
         Op::ClusterStatus => body(ClusterStatusRequest {}.encode()),
         Op::JoinServer => body(

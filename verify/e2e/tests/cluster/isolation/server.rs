@@ -84,6 +84,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::ExtentBlocks
         | Op::BeginAppend
         | Op::CommitAppend
+        | Op::DropAppend
         | Op::LocateServer
         | Op::ClusterStatus
         | Op::JoinServer
