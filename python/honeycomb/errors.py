@@ -167,9 +167,7 @@ class BlockFull(HoneycombError):
 
 
 class ValueTooLarge(HoneycombError, ValueError):
-    """An append exceeds an eighth of a block, or a value or item the limit for such blocks; the message
-    names the limit.
-    """
+    """A value or item exceeds the limit for blocks of this size, which the message names."""
 
     hint = "split it, keep it in a file, or use a cluster of larger blocks"
 

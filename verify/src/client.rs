@@ -692,6 +692,8 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
         Status::LeaseExpired | Status::DataLost | Status::Removed => !unnamed,
         // The value was replaced, or its server was unreachable, in every try.
         Status::Busy if active.large.is_some() || active.append.is_some() => false,
+        // The cluster has lost servers, and is smaller than the append.
+        Status::LimitExceeded if active.append.is_some() => false,
         status if storing::has_no_room(status) => false,
         // The keys of a batch are now in two blocks.
         Status::WrongRange if matches!(active.what, What::Store(_)) => false,

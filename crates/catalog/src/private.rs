@@ -7,10 +7,10 @@
 
 use crate::pool::{Draw, Server, SlotOwner, Wanted};
 use crate::structures::{Granted, StructureRecord};
-use crate::{Actor, Catalog, CatalogError, Effect, Reply, Router};
+use crate::{Actor, Catalog, CatalogError, Effect, Reply};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, PRIVATE_CHAINS_MAX};
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, JobId, MapVersion, MoveId, ServerId, StructureId, Time, Verbs,
+    BlockAt, BlockId, Bug, JobId, Kind, MapVersion, MoveId, ServerId, StructureId, Time, Verbs,
 };
 use std::time::Duration;
 
@@ -68,14 +68,11 @@ impl Catalog {
             let (what, limit) = ("large appends to one file at a time", PRIVATE_CHAINS_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
-        if bytes.div_ceil(self.block_size) > self.all_blocks() {
-            // Not even an empty cluster could hold it: no byte is written.
-            let StructureRecord { job, prefix, .. } = self.structures[s];
-            self.pressure.asks(prefix);
-            let units = self
-                .units()
-                .units(u32::try_from(bytes.div_ceil(self.block_size)).unwrap_or(u32::MAX));
-            return Err(self.refuse_memory((job, prefix), s, units));
+        let all = self.all_blocks();
+        if all > 0 && bytes.div_ceil(self.block_size) > all {
+            // Not even an empty cluster could hold it: no byte is written, and nobody waits for memory.
+            let (what, limit) = ("bytes of an append: all memory and disks", all * self.block_size);
+            return Err(CatalogError::LimitExceeded { what, limit });
         }
         let units = self.units().capacity_for(bytes.clamp(1, self.block_size));
         let block = self.take_private(s, units, effects)?;
@@ -107,7 +104,7 @@ impl Catalog {
             let (what, why) = ("append", "the token may not write to the prefix");
             return Err(CatalogError::PermissionDenied { what, path, why });
         }
-        if self.structures[s].router != Router::Offset {
+        if self.structures[s].kind != Kind::File {
             return Err(self.wrong_kind(s, "file"));
         }
         Ok(s)
@@ -182,18 +179,26 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.may_append(actor, job, id)?;
+        let recovering = self.recovering() && !Bug::LinkedWhileRecovering.active();
         if self.pool.held(first) != Some(SlotOwner::By(s)) {
-            return Err(CatalogError::StaleBlock { at: first });
+            // A server may still report that the block was linked, if the log has lost that.
+            return Err(match recovering {
+                true => CatalogError::Recovering,
+                false => CatalogError::StaleBlock { at: first },
+            });
         }
         let Some(chain) = self.structures[s].private_at(first.block) else {
             // Committed before, unless the block is not the first of its chain.
             let private = self.structures[s].private().any(|block| block == first.block);
             return match private {
                 true => Err(CatalogError::StaleBlock { at: first }),
-                false => Ok(Reply::Appended { epoch: self.pool.last_epoch() }),
+                false => {
+                    self.relink(s, first.block);
+                    Ok(Reply::Appended { epoch: self.pool.last_epoch() })
+                }
             };
         };
-        if self.recovering() && !Bug::LinkedWhileRecovering.active() {
+        if recovering {
             // The log may have lost a successor of the tail, which its server still has to report.
             return Err(CatalogError::Recovering);
         }
@@ -209,6 +214,18 @@ impl Catalog {
         let linked = !Bug::LinkForgotten.active();
         growth.granted.extend(chain.blocks.into_iter().map(|g| Granted { linked, ..g }));
         Ok(Reply::Appended { epoch: self.pool.last_epoch() })
+    }
+
+    /// A block that its predecessor has reported, because the log has lost its commit, is linked again.
+    fn relink(&mut self, s: u32, block: BlockId) {
+        let growth = self.structures[s].growth.iter_mut();
+        let mut granted = growth.flat_map(|growth| &mut growth.granted);
+        let Some(found) = granted.find(|granted| granted.block == block && !granted.linked) else {
+            return;
+        };
+        found.linked = true;
+        let tail = self.structures[s].entries.len() - 1;
+        self.structures.changes(s, tail);
     }
 
     /// Frees a private chain that will not be committed. Can be repeated.

@@ -22,11 +22,16 @@ const HOPS_UNCHECKED: usize = 2;
 impl File {
     /// Appends more bytes than any block is certain to take.
     pub(crate) fn append_large(&self, bytes: &[u8]) -> Result<u64, Error> {
-        let mut gone = None;
+        let (mut gone, mut late) = (None, false);
         for _ in 0..TRIES {
             let blocks = match self.fill(bytes) {
                 Ok(blocks) => blocks,
-                Err(e) if is_gone(&e) => {
+                // A server that is lost answers no more. The next blocks are on another one.
+                Err(e)
+                    if is_gone(&e)
+                        || e.status == Status::DeadlineExceeded
+                            && !std::mem::replace(&mut late, true) =>
+                {
                     gone = Some(e);
                     continue;
                 }
@@ -35,7 +40,9 @@ impl File {
             match self.structure().commit_append(blocks[0].at()) {
                 Ok(epoch) => return self.place(&blocks, epoch),
                 Err(e) if e.status == Status::WrongEpoch => gone = Some(e),
-                Err(e) if e.status == Status::Unavailable => return Err(unknown(e)),
+                Err(e) if matches!(e.status, Status::Unavailable | Status::LogFailed) => {
+                    return Err(unknown(e));
+                }
                 Err(e) => return Err(e),
             }
         }
@@ -54,14 +61,16 @@ impl File {
         let private = File(self.structure().begin_append(bytes.len() as u64)?);
         let written = private.write_all(bytes);
         let blocks = private.structure().entries();
-        match written {
-            Ok(start) => assert_eq!(start, 0, "INV-62: private blocks begin with other bytes"),
-            Err(e) => {
-                self.structure().drop_append(blocks[0].at());
-                return Err(e);
+        let refused = match written {
+            Ok(0) => return Ok(blocks),
+            Ok(start) => {
+                let text = format!("private blocks begin with {start} other bytes (INV-62)");
+                Error::new(Status::BadFrame, text)
             }
-        }
-        Ok(blocks)
+            Err(e) => e,
+        };
+        self.structure().drop_append(blocks[0].at());
+        Err(refused)
     }
 
     /// Seals the blocks before the private ones, and returns the offset of the first of these. Blocks of a
@@ -70,16 +79,14 @@ impl File {
         let structure = self.structure();
         let offset = || structure.with_routing(|routing| routing.offset_of(private));
         for hop in 0.. {
+            if hop == HOPS_UNCHECKED {
+                // Others may have added many blocks since this client saw the map.
+                structure.refresh(structure.deadline()).map_err(after_commit)?;
+            }
             if let Some(offset) = offset() {
                 return Ok(offset);
             }
-            let gone = hop >= HOPS_UNCHECKED && !self.is_linked(private)?;
-            if gone {
-                structure.refresh(structure.deadline()).map_err(after_commit)?;
-                if let Some(offset) = offset() {
-                    return Ok(offset);
-                }
-            }
+            let gone = hop > HOPS_UNCHECKED && !self.is_linked(private)?;
             let before = structure.with_routing(|routing| routing.is_before(epoch));
             match self.pass_on() {
                 // The file was sealed before the private blocks, which were freed: they are not among
@@ -89,7 +96,8 @@ impl File {
                 Err(e) => return Err(after_commit(e)),
                 Ok(()) if gone => {
                     let why = "its blocks have moved to other servers";
-                    return Err(unknown(Error::new(Status::WrongEpoch, why)));
+                    let unknown = || unknown(Error::new(Status::WrongEpoch, why));
+                    return offset().ok_or_else(unknown);
                 }
                 Ok(()) => {}
             }
@@ -97,13 +105,16 @@ impl File {
         unreachable!("an error ends the loop")
     }
 
-    /// Whether the first private block still has the name of the commit.
+    /// Whether the first or the last private block still has the name of the commit.
     fn is_linked(&self, private: &[MapEntry]) -> Result<bool, Error> {
-        match self.structure().commit_append(private[0].at()) {
-            Ok(_) => Ok(true),
-            Err(e) if e.status == Status::WrongEpoch => Ok(false),
-            Err(e) => Err(after_commit(e)),
+        for entry in [&private[0], &private[private.len() - 1]] {
+            match self.structure().commit_append(entry.at()) {
+                Ok(_) => return Ok(true),
+                Err(e) if e.status == Status::WrongEpoch => {}
+                Err(e) => return Err(after_commit(e)),
+            }
         }
+        Ok(false)
     }
 
     /// Lets the file continue behind the last block that is known.
@@ -143,9 +154,12 @@ fn not_committed(mut e: Error) -> Error {
 }
 
 /// The error of an append that was committed, and whose offset is unknown.
-fn after_commit(e: Error) -> Error {
+fn after_commit(mut e: Error) -> Error {
     match e.status {
-        Status::LeaseExpired | Status::DataLost | Status::Removed => e,
+        Status::LeaseExpired | Status::DataLost | Status::Removed => {
+            e.message.push_str("; the append may have taken effect before that");
+            e
+        }
         _ => unknown(e),
     }
 }

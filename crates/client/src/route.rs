@@ -1,7 +1,7 @@
 //! The routing cache: the block that serves a key or an offset, corrected by replies.
 
-use honeycomb_types::BlockAt;
 use honeycomb_types::limits::BLOCK_SIZE_MIN;
+use honeycomb_types::{BlockAt, Router};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 
@@ -70,7 +70,10 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
         map.entries[found].end = start - 1;
     }
     map.entries.push(MapEntry { start, end: u64::MAX, ..moved.entry.clone() });
-    map.version = map.version.max(moved.version);
+    // Of a file, each seal makes the next version. A successor that was granted before its place was known
+    // names an older one.
+    let least = if map.router == Router::Offset as u8 { map.version + 1 } else { map.version };
+    map.version = moved.version.max(least);
     debug_assert_eq!(checked(map), Ok(()), "INV-17: {:?} after {moved:?}", map.entries);
 }
 

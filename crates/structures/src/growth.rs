@@ -222,6 +222,11 @@ impl SuccessorRequest {
         }
     }
 
+    /// Whether it has a successor.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.state, SuccessorState::Ready(_))
+    }
+
     /// The successor, for a block that must seal itself now; otherwise the answer.
     pub fn take(&mut self) -> Result<Vec<u8>, Answer> {
         match std::mem::replace(&mut self.state, SuccessorState::Unknown { again_at: 0 }) {

@@ -49,8 +49,8 @@ impl Cluster {
         }
         let below = self.tiers.below.values().chain(self.tiers.stores.values()).sum::<u64>();
         let all = self.servers.values().map(|(blocks, _)| blocks).sum::<u64>() + below;
-        if bytes.div_ceil(self.block.0) > all {
-            return self.no_block();
+        if all > 0 && bytes.div_ceil(self.block.0) > all {
+            return Err("LimitExceeded");
         }
         self.may_have(place.0, &file.counts, (1, units), file.kind)
     }
@@ -110,10 +110,13 @@ impl Cluster {
         let recovering = !self.away.is_empty();
         let file = self.file_mut(place);
         if !file.held().contains(&first) {
-            return Err("StaleBlock");
+            return Err(if recovering { "Recovering" } else { "StaleBlock" });
         }
         let chain = match file.private_of(first) {
-            None => return Ok(()),
+            None => {
+                file.linked.insert(first);
+                return Ok(());
+            }
             Some((_, place)) if place > 0 => return Err("StaleBlock"),
             Some(_) if recovering => return Err("Recovering"),
             Some((chain, _)) => chain,

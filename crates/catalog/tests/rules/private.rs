@@ -1,11 +1,13 @@
 //! Private blocks: appends that are too large for a block of a file (ADR 0058).
 
 use crate::common::{Bench, file, kv, lease};
-use honeycomb_catalog::{Actor, BlockUsage, CatalogError, Command, Opened, Reply, Report, Seal};
+use honeycomb_catalog::{
+    Actor, BlockUsage, CatalogError, Command, HeldBlock, Opened, Reply, Report, Seal,
+};
 #[cfg(feature = "bug-bank")]
 use honeycomb_types::Bug;
 use honeycomb_types::limits::{EXTENT_PENDING_MS, PRIVATE_CHAINS_MAX};
-use honeycomb_types::{BlockAt, JobId, ServerId, StructureId, Verbs};
+use honeycomb_types::{BlockAt, Generation, JobId, ServerId, StructureId, Verbs};
 
 const FULL: Seal = Seal { length: 60_000, bytes: 60_000, last: false };
 
@@ -71,6 +73,27 @@ impl OneFile {
         let (server, usage) = (at.block.server(), [BlockUsage { at, bytes_used }]);
         let report = Report { usage: &usage, ..Report::default() };
         self.bench.run(Command::ServerReport { server, report }).unwrap();
+    }
+
+    /// Both servers come back, with these blocks and their successors.
+    fn back(&mut self, blocks: &[(BlockAt, Option<BlockAt>)]) {
+        for server in self.servers {
+            self.bench.rejoin(server, &[]);
+            let here = blocks.iter().filter(|(at, _)| at.block.server() == server);
+            let held = here.map(|&(at, successor)| HeldBlock {
+                at,
+                structure: self.file,
+                generation: Generation(1),
+                bytes_used: 100,
+                sealed: None,
+                successor,
+                taken: (0, 0),
+                tiers: Default::default(),
+                capacity: 65_536,
+            });
+            let held: Vec<HeldBlock> = held.collect();
+            self.bench.run(Command::Inventory { server, held: &held, last: true }).unwrap();
+        }
     }
 
     /// Lets time pass in which both servers report.
@@ -228,10 +251,33 @@ fn restarted_controller_knows_committed_appends_only() {
     let known = one.bench.catalog.chain(one.file).unwrap();
     assert_eq!(known.beside, []);
     assert_eq!(known.blocks, [(one.tail, false), (committed[0], true), (committed[1], false)]);
-    assert_eq!(one.commit(private[0]), Err(CatalogError::StaleBlock { at: private[0] }));
     // While a server may still report a successor of the tail, nothing is linked to it.
-    let more = one.begin(100);
-    assert_eq!(more, Err(CatalogError::Recovering));
+    assert_eq!(one.commit(private[0]), Err(CatalogError::Recovering));
+    assert_eq!(one.begin(100), Err(CatalogError::Recovering));
+    one.back(&[]);
+    assert_eq!(one.commit(private[0]), Err(CatalogError::StaleBlock { at: private[0] }));
+}
+
+/// The controller answers with a linked block before the log has the commit, which a loss of power removes.
+#[test]
+fn commit_that_the_log_lost_is_found_at_the_block_that_names_it() {
+    let mut one = OneFile::new();
+    let first = one.begin(30_000).unwrap();
+    let written = one.bench.written.clone();
+    one.commit(first).unwrap();
+    assert_eq!(one.bench.grow(one.file, one.tail).unwrap().1, first);
+    one.bench.written = written;
+    one.bench.restart();
+    assert_eq!(one.commit(first), Err(CatalogError::Recovering), "it may be in the file");
+    one.back(&[(one.tail, Some(first)), (first, None)]);
+    one.commit(first).unwrap();
+    assert_eq!(
+        one.bench.catalog.chain(one.file).unwrap().blocks,
+        [(one.tail, false), (first, false)]
+    );
+    let (structure, at) = (one.file, one.tail);
+    let returned = one.bench.run(Command::ReturnBlock { structure, at, successor: first });
+    assert!(matches!(returned, Err(CatalogError::StaleBlock { .. })), "{returned:?}");
 }
 
 #[test]

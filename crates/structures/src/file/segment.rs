@@ -33,6 +33,8 @@ pub(super) struct FileSegment {
     pub events: Events,
     /// Delays the visibility of appends until they are stored.
     pub journal: FileJournal,
+    /// Whether the block accepts no more, and seals when the last payload has arrived.
+    continues: bool,
 }
 
 impl FileSegment {
@@ -42,6 +44,7 @@ impl FileSegment {
             tail: Tail::new(capacity, marks),
             events: Events::default(),
             journal: FileJournal::default(),
+            continues: false,
         }
     }
 
@@ -120,7 +123,7 @@ impl FileSegment {
             Some(Seal::Final) => {
                 return Err(Answer::refuse(Status::Sealed, "the file is sealed"));
             }
-            None if self.journal.is_ending() => return Err(self.busy()),
+            None if self.journal.is_ending() || self.continues => return Err(self.busy()),
             None => {}
         }
         let (limit, tail) = (large_limit(self.tail.capacity.most()), self.pieces.tail());
@@ -200,6 +203,10 @@ impl FileSegment {
             }
             self.changed(Change::Append { offset, length });
         }
+        if self.pieces.is_settled() && std::mem::take(&mut self.continues) {
+            // The client that requested it repeats the request, and gets this answer.
+            let _ = self.overflow();
+        }
     }
 
     /// The bytes from an offset on.
@@ -252,6 +259,8 @@ impl FileSegment {
             None if self.journal.is_ending() => self.busy(),
             None => {
                 self.tail.request().require();
+                // Appends that follow each other without a gap would delay the seal until the block is full.
+                self.continues = !self.pieces.is_settled() && self.tail.request().is_ready();
                 self.overflow()
             }
         };

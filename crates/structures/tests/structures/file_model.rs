@@ -58,6 +58,8 @@ struct Model {
     seed: u64,
     asked: bool,
     ready: bool,
+    /// It seals when the last payload has arrived.
+    continues: bool,
     sealed: Option<bool>,
 }
 
@@ -71,6 +73,7 @@ impl Model {
             seed: 0,
             asked: false,
             ready: false,
+            continues: false,
             sealed: None,
         }
     }
@@ -106,6 +109,8 @@ impl Model {
     fn refused(&mut self, length: usize, refusal: Option<&Answer>) -> bool {
         let expected = if let Some(last) = self.sealed {
             Some(if last { Status::Sealed } else { Status::Moved })
+        } else if self.continues {
+            Some(Status::Busy)
         } else if length > self.size / 8 && self.tail() + length > self.size {
             Some(Status::ValueTooLarge)
         } else if self.tail() + length <= self.size {
@@ -181,6 +186,7 @@ impl Model {
             }
         };
         assert_eq!(answer.status, expected);
+        self.continues |= self.sealed.is_none() && !self.pending.is_empty() && self.ready;
         if expected == Status::Ok {
             assert_eq!((answer.value, answer.args), (self.committed.len() as u64, vec![7]));
             self.sealed = Some(false);
@@ -236,6 +242,9 @@ impl Model {
                     self.sealed = Some(true);
                 }
             }
+        }
+        if self.pending.is_empty() && std::mem::take(&mut self.continues) {
+            self.sealed = Some(false);
         }
         if !self.asked && !self.ready {
             self.asked = self.driver.structure.wants_successor();

@@ -257,10 +257,11 @@ fn a_block_continues_when_it_is_told_to() {
         d.set_successor(Successor::Ready(b"next".to_vec()));
         let fill = d.reserve(Op::FileAppend, &[], 9).unwrap();
         assert_eq!(pass_on(&mut d).status, Status::Busy, "data arrives");
+        assert_eq!(append(&mut d, b"x").status, Status::Busy, "others do not delay it");
         d.abort(fill);
+        assert_eq!(d.sealed(), Some((length, false)), "at once");
         let told = Answer { args: b"next".to_vec(), ..Answer::ok(length) };
         assert_eq!(pass_on(&mut d), told);
-        assert_eq!(d.sealed(), Some((length, false)));
         assert_eq!(pass_on(&mut d), told, "once more");
         assert_eq!((append(&mut d, b"x").status, d.sealed()), (Status::Moved, None));
     }

@@ -57,7 +57,7 @@ fn values_that_no_frame_holds_are_refused_at_once_and_leave_nothing() {
         large(store.multi_put(&[(b"key", value)]).remove(0).err());
         // Not even an empty cluster could hold it.
         let none = file.append(value).unwrap_err();
-        assert_eq!((none.status, file.size().unwrap()), (Status::OutOfMemory, 0), "{none}");
+        assert_eq!((none.status, file.size().unwrap()), (Status::LimitExceeded, 0), "{none}");
         let mut pipeline = store.pipeline();
         pipeline.ask(BatchOp::Put { key: b"key", value });
         large(pipeline.next().unwrap().err());
