@@ -197,13 +197,18 @@ fn a_store_that_refuses_for_a_while_costs_time_alone() {
         // unknown.
         let mut got = vec![0; EACH];
         let written = [(":0", &bytes), (":1", &more.1)];
-        let refused = written.into_iter().find_map(|(name, bytes)| {
-            let hasty = world.reader(name, Duration::from_millis(700));
-            Some((name, bytes, hasty.read_into(0, &mut got).err()?))
+        let mut refused = None;
+        // On a busy machine, the time may end before the server has answered at all.
+        eventually("a read of what is in the store fails with the reason", || {
+            refused = written.into_iter().find_map(|(name, bytes)| {
+                let hasty = world.reader(name, Duration::from_millis(700));
+                let e = hasty.read_into(0, &mut got).err()?;
+                e.message.contains("store: ").then_some((name, bytes))
+            });
+            refused.is_some()
         });
-        let (name, bytes, refused) = refused.expect("something of them is in the store");
+        let (name, bytes) = refused.expect("a read has failed");
         let patient = world.reader(name, Duration::from_secs(30));
-        assert!(refused.message.contains("store: "), "{}", refused.message);
         // Operators get an alarm.
         eventually("there is an alarm", || world.alarms().contains(&AlarmKind::Away));
         let reader = scope.spawn(move || {
