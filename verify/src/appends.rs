@@ -1,7 +1,8 @@
 //! Appends that are too large for a block (ADR 0058): private blocks are requested, written and
-//! committed in several calls, as in `crates/client/src/large_appends.rs`.
+//! committed in several calls, as in `crates/client/src/large_appends.rs`. The production
+//! `Placing` decides how the blocks before them are sealed.
 
-use crate::client::{Active, What, finish, go};
+use crate::client::{Active, What, finish, go, refresh};
 use crate::controller::{About, Question};
 use crate::large::ask;
 use crate::net::Node;
@@ -9,6 +10,7 @@ use crate::world::{Event, TryId, World};
 use honeycomb_client::Error;
 use honeycomb_client::Target;
 use honeycomb_client::call::{Call, CallEvent, Routing};
+use honeycomb_client::placing::{PlaceStep, Placing, after_commit, unknown};
 use honeycomb_types::{BlockAt, Epoch, StructureId};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, ReplyHeader, Status};
@@ -16,8 +18,6 @@ use std::time::Duration;
 
 /// How often an append is written again if its private blocks were gone at the commit.
 const TRIES: u32 = 4;
-/// Blocks that are sealed before the client asks again whether its private blocks exist.
-const HOPS_UNCHECKED: u32 = 2;
 
 /// A large append in progress.
 #[derive(Debug)]
@@ -30,9 +30,8 @@ pub(crate) struct Appending {
     /// Free bytes of the last block that was written to; 0 if unknown.
     left: usize,
     tries: u32,
-    hops: u32,
-    /// Blocks of a greater epoch were allocated after the commit.
-    epoch: Epoch,
+    /// Its way to the map, after the commit.
+    placing: Option<Placing>,
     /// Its place in the file, once it is known.
     pub offset: u64,
 }
@@ -46,9 +45,11 @@ enum Stage {
     /// The controller is asked to commit.
     Committing,
     /// A block before the private ones is sealed.
-    Placing,
-    /// The controller is asked whether the private blocks still exist.
-    Checking,
+    Continuing,
+    /// The controller is asked for the map.
+    Refreshing,
+    /// The controller is asked whether this private block still exists.
+    Checking(BlockAt),
     /// Its offset is known.
     Placed,
 }
@@ -63,8 +64,7 @@ impl Appending {
             done: 0,
             left: 0,
             tries: 0,
-            hops: 0,
-            epoch: Epoch(0),
+            placing: None,
             offset: 0,
         };
         (bytes.len() > limit).then_some(new)
@@ -77,7 +77,12 @@ impl Appending {
 
     /// Whether it waits for the controller, or must ask it again.
     pub fn asks(&self) -> bool {
-        matches!(self.stage, Stage::Beginning | Stage::Committing | Stage::Checking)
+        matches!(self.stage, Stage::Beginning | Stage::Committing | Stage::Checking(_))
+    }
+
+    /// Whether it waits for the map.
+    pub fn refreshes(&self) -> bool {
+        self.stage == Stage::Refreshing
     }
 
     /// Whether it certainly has no effect yet.
@@ -87,6 +92,10 @@ impl Appending {
 
     fn blocks(&self) -> &[MapEntry] {
         self.private.as_ref().map_or(&[], |routing| &routing.map.entries)
+    }
+
+    fn placing(&mut self) -> &mut Placing {
+        self.placing.as_mut().expect("it is committed")
     }
 
     fn first(&self) -> BlockAt {
@@ -111,8 +120,12 @@ pub(crate) fn go_on(world: &mut World, task: usize) {
     let append = appending(active);
     let about = match append.stage {
         Stage::Beginning => About::Begin(length),
-        Stage::Committing | Stage::Checking => About::Commit(append.first()),
-        Stage::Writing(_) | Stage::Placing | Stage::Placed => unreachable!("a call is under way"),
+        Stage::Committing => About::Commit(append.first()),
+        Stage::Checking(at) => About::Commit(at),
+        Stage::Refreshing => About::Structure,
+        Stage::Writing(_) | Stage::Continuing | Stage::Placed => {
+            unreachable!("a call is under way")
+        }
     };
     ask(world, task, about);
 }
@@ -150,11 +163,19 @@ pub(crate) fn told(world: &mut World, task: usize, answer: Result<Vec<MapEntry>,
             write(world, task);
         }
         (Stage::Committing, Ok(told)) => {
-            append.epoch = Epoch(told[0].start);
+            let blocks = append.blocks().to_vec();
+            append.placing = Some(Placing::new(blocks, Epoch(told[0].start)));
             world.reach("large append committed");
             place(world, task);
         }
-        (Stage::Checking, Ok(_)) => pass_on(world, task),
+        (Stage::Checking(_), answer) => {
+            let gone = matches!(&answer, Err(e) if e.status == Status::WrongEpoch);
+            let checked = append.placing().checked(answer.map(drop));
+            if gone {
+                world.reach("private block moved before it served");
+            }
+            end_or_place(world, task, checked);
+        }
         (Stage::Committing, Err(e)) if e.status == Status::WrongEpoch => {
             world.reach("private blocks gone at the commit");
             again(world, task);
@@ -177,10 +198,8 @@ pub(crate) fn told(world: &mut World, task: usize, answer: Result<Vec<MapEntry>,
             let text = format!("CommitAppend did not finish in time (last: {})", e.message);
             finish(world, task, Err(Error::new(Status::DeadlineExceeded, text)));
         }
-        (Stage::Committing | Stage::Checking, Err(e))
-            if matches!(e.status, Status::Unavailable | Status::WrongEpoch | Status::Busy) =>
-        {
-            finish(world, task, Err(unknown(&e)));
+        (Stage::Committing, Err(e)) if e.status == Status::Unavailable => {
+            finish(world, task, Err(unknown(e)));
         }
         (_, Err(e)) => finish(world, task, Err(e)),
         (stage, Ok(_)) => unreachable!("the controller answered in {stage:?}"),
@@ -209,38 +228,56 @@ fn real(world: &mut World, task: usize) -> (usize, StructureId) {
     (world.tasks[task].session(), parts(world, task).0.structure)
 }
 
-/// Ends the operation if the map lists the private blocks; otherwise seals a block before them.
+/// Carries out the next step of a committed append.
 fn place(world: &mut World, task: usize) {
     let key = real(world, task);
     let World { routings, tasks, .. } = world;
     let active = tasks[task].active.as_mut().expect("the operation is under way");
     let append = active.append.as_mut().expect("the operation is a large append");
     let routing = routings.get(&key).expect("a session that began has its routing");
-    if let Some(offset) = routing.offset_of(append.blocks()) {
-        (append.offset, append.stage) = (offset, Stage::Placed);
-        if append.blocks().len() > 1 {
-            world.reach("large append of several blocks");
+    match append.placing().next(routing) {
+        PlaceStep::Done(Ok(offset)) => {
+            (append.offset, append.stage) = (offset, Stage::Placed);
+            if append.blocks().len() > 1 {
+                world.reach("large append of several blocks");
+            }
+            finish(world, task, Ok(ReplyHeader::new(Status::Ok, 0, 0)));
         }
-        return finish(world, task, Ok(ReplyHeader::new(Status::Ok, 0, 0)));
+        PlaceStep::Done(Err(e)) => {
+            append.stage = Stage::Placed;
+            finish(world, task, Err(e));
+        }
+        PlaceStep::Refresh => {
+            append.stage = Stage::Refreshing;
+            refresh(world, task);
+        }
+        PlaceStep::Check(at) => {
+            append.stage = Stage::Checking(at);
+            go_on(world, task);
+        }
+        PlaceStep::Continue(tail) => {
+            append.stage = Stage::Continuing;
+            active.call = Call::new(Op::FileContinue, Target::Block(tail), active.deadline);
+            (active.args, active.payload) = (Vec::new(), Default::default());
+            go(world, task, CallEvent::Go);
+        }
     }
-    append.hops += 1;
-    if append.hops > HOPS_UNCHECKED {
-        append.stage = Stage::Checking;
-        return go_on(world, task);
-    }
-    pass_on(world, task);
 }
 
-/// Lets the file continue behind the last block that is known.
-fn pass_on(world: &mut World, task: usize) {
-    let key = real(world, task);
-    let routing = &world.routings[&key];
-    let tail = routing.map.entries.last().expect("a map has an entry").at();
-    let (active, _) = parts(world, task);
-    appending(active).stage = Stage::Placing;
-    active.call = Call::new(Op::FileContinue, Target::Block(tail), active.deadline);
-    (active.args, active.payload) = (Vec::new(), Default::default());
-    go(world, task, CallEvent::Go);
+/// The map was refreshed, or the controller returned why not.
+pub(crate) fn refreshed(world: &mut World, task: usize, result: Result<(), Error>) {
+    world.reach("map refreshed for a large append");
+    end_or_place(world, task, result.map_err(after_commit));
+}
+
+fn end_or_place(world: &mut World, task: usize, result: Result<(), Error>) {
+    match result {
+        Ok(()) => place(world, task),
+        Err(e) => {
+            appending(parts(world, task).0).stage = Stage::Placed;
+            finish(world, task, Err(e));
+        }
+    }
 }
 
 /// A call has ended: returns the result of its operation, or `None` if the operation continues.
@@ -285,13 +322,15 @@ pub(crate) fn ended(
             again(world, task);
             None
         }
-        (Stage::Writing(_), Err(mut e)) => {
+        (Stage::Writing(_), Err(e)) => {
             let about = About::Drop(append.first());
             drop_blocks(world, task, about);
-            e.message = e.message.replace("may have taken effect", "has not taken effect");
             Some(Err(e))
         }
-        (Stage::Placing, result) => passed(world, task, result),
+        (Stage::Continuing, result) => {
+            continued(world, task, result);
+            None
+        }
         (_, result) => Some(result),
     }
 }
@@ -307,39 +346,14 @@ fn drop_blocks(world: &mut World, task: usize, about: About) {
 }
 
 /// A block before the private ones has sealed, or refused to.
-fn passed(
-    world: &mut World,
-    task: usize,
-    result: Result<ReplyHeader, Error>,
-) -> Option<Result<ReplyHeader, Error>> {
+fn continued(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
     let key = real(world, task);
     let World { routings, tasks, .. } = world;
     let active = tasks[task].active.as_mut().expect("the operation is under way");
     let routing = routings.get_mut(&key).expect("a session that sent has its routing");
-    let epoch = appending(active).epoch;
-    match result {
-        Ok(header) => {
-            let tail = active.call.entry().expect("a block has answered").at();
-            if let Err(e) = routing.passed_on(tail, header.value, &active.told) {
-                return Some(Err(e));
-            }
-        }
-        Err(e) if e.status == Status::UnknownBlock => {}
-        Err(e) if e.status == Status::Sealed && routing.is_before(epoch) => return Some(Err(e)),
-        Err(e) => return Some(Err(after_commit(e))),
-    }
-    place(world, task);
-    None
-}
-
-fn after_commit(e: Error) -> Error {
-    match e.status {
-        Status::LeaseExpired | Status::DataLost | Status::Removed => e,
-        _ => unknown(&e),
-    }
-}
-
-fn unknown(e: &Error) -> Error {
-    let text = format!("whether the append took effect is unknown: {}", e.message);
-    Error::new(Status::OutcomeUnknown, text)
+    let tail = active.call.entry().map_or(BlockAt::default(), MapEntry::at);
+    let result = result.map(|header| (header.value, &active.told[..]));
+    let append = active.append.as_mut().expect("the operation is a large append");
+    let continued = append.placing().continued(routing, tail, result);
+    end_or_place(world, task, continued);
 }

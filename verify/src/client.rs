@@ -329,6 +329,14 @@ fn ask(world: &mut World, id: TryId, structure: StructureId) {
     world.schedule(PATIENCE, Event::ToldClient { task, number, answer });
 }
 
+/// The same, for an operation without a call in progress.
+pub(crate) fn refresh(world: &mut World, task: usize) {
+    world.tasks[task].number += 1;
+    let id = TryId { task, number: world.tasks[task].number };
+    let structure = world.tasks[task].structure().expect("the operation is under way");
+    ask(world, id, structure);
+}
+
 /// Reports to a block that was left behind that results have arrived; the reply is not awaited.
 fn acknowledge(
     world: &mut World,
@@ -556,8 +564,20 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<(Opened,
             if let Some(known) = world.structures.get_mut(&structure) {
                 known.opened = opened;
             }
-            go(world, task, CallEvent::Refreshed);
+            refreshed(world, task, Ok(()));
         }
+        Err(e) => refreshed(world, task, Err(e)),
+    }
+}
+
+fn refreshed(world: &mut World, task: usize, result: Result<(), Error>) {
+    let active = world.tasks[task].active.as_ref();
+    let append = active.and_then(|active| active.append.as_ref());
+    match result {
+        result if append.is_some_and(Appending::refreshes) => {
+            appends::refreshed(world, task, result);
+        }
+        Ok(()) => go(world, task, CallEvent::Refreshed),
         Err(e) => go(world, task, CallEvent::RefreshFailed(e)),
     }
 }

@@ -10,7 +10,7 @@ use crate::structures::StructureRecord;
 use crate::{Actor, Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{BATCH_MAX, LARGE_FRACTION};
 use honeycomb_types::{
-    BlockAt, BlockId, Demotion, JobId, Kind, KindAttributes, MoveId, StructureId, Verbs,
+    BlockAt, BlockId, Demotion, JobId, Kind, KindAttributes, MoveId, StructureId,
 };
 
 impl StructureRecord {
@@ -52,16 +52,12 @@ impl Catalog {
         let Some(kind) = self.structures[s].attributes().extents else {
             return Err(self.wrong_kind(s, "structure with large values"));
         };
-        let verbs = self.verbs_at(actor, self.structures[s].prefix)?;
+        self.verbs_at(actor, self.structures[s].prefix)?;
         if bytes == 0 {
             let entries = self.structures[s].extents.iter().map(|&b| self.extent_entry(b));
             return Ok(Reply::Extents(entries.collect()));
         }
-        if !verbs.contains(Verbs::WRITE) {
-            let (what, why) = ("store a large value", "the token may not write to the prefix");
-            let path = self.dag.path_of(self.structures[s].prefix).into();
-            return Err(CatalogError::PermissionDenied { what, path, why });
-        }
+        self.need_write_at(actor, self.structures[s].prefix, "store a large value")?;
         let most = self.block_size / LARGE_FRACTION;
         if bytes > most {
             let (what, given) = ("the length of an extent", bytes);

@@ -476,7 +476,7 @@ impl Catalog {
         flush: &mut Flush,
         effects: &mut Vec<Effect>,
     ) {
-        self.end_chains(s, effects);
+        self.end_chains(s, |_| true, effects);
         let structure = &self.structures[s];
         let j = structure.job;
         let ranges_of_hashes = structure.router == Router::HashRange;

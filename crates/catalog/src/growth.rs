@@ -148,7 +148,7 @@ impl Catalog {
 
     /// Frees pre-allocated and private blocks on a draining server.
     pub(crate) fn give_back_spares(&mut self, s: u32, id: ServerId, effects: &mut Vec<Effect>) {
-        self.end_chains_on(s, &[id], effects);
+        self.end_chains(s, |chain| chain.is_on(&[id]), effects);
         let structure = &mut self.structures[s];
         let (j, growth) = (structure.job, structure.growth.as_mut());
         let there = |block: &BlockId| block.server() == id;
@@ -228,20 +228,29 @@ impl Catalog {
         Ok(())
     }
 
+    /// Allocates and opens a block of a structure that grows.
+    pub(crate) fn take_successor(
+        &mut self,
+        s: u32,
+        units: u32,
+        effects: &mut Vec<Effect>,
+    ) -> Result<BlockId, CatalogError> {
+        let StructureRecord { job, prefix, .. } = self.structures[s];
+        let (kind, wanted) = (self.structures[s].placed_as(), Wanted::one(units));
+        let block = self.take_blocks((job, prefix), s, kind, wanted, Draw::Ordinary)?[0].block;
+        effects.push(self.open_effect(s, block, (0, u64::MAX), MoveId::NONE));
+        Ok(block)
+    }
+
     /// Adds a successor at the end of the list: a pre-allocated block, or a new one.
     fn grant(&mut self, s: u32, effects: &mut Vec<Effect>) -> Result<BlockId, CatalogError> {
         let spare = self.structures[s].growth.as_mut().and_then(|g| g.spare.pop_front());
         let block = match spare {
             Some(block) => block,
             None => {
-                let StructureRecord { job, prefix, .. } = self.structures[s];
-                let kind = self.structures[s].placed_as();
                 // The structure fills its next block as fast as its last one.
-                let wanted = Wanted::one(self.pool.units(self.structures[s].last_granted()));
-                let blocks = self.take_blocks((job, prefix), s, kind, wanted, Draw::Ordinary)?;
-                let (block, range) = (blocks[0].block, (0, u64::MAX));
-                effects.push(self.open_effect(s, block, range, MoveId::NONE));
-                blocks[0].block
+                let units = self.pool.units(self.structures[s].last_granted());
+                self.take_successor(s, units, effects)?
             }
         };
         let structure = &self.structures[s];
@@ -337,18 +346,13 @@ impl Catalog {
                 Ok(Reply::Sealed { version: MapVersion(before + k as u64 + 1) })
             }
             Position::Private(chain, k) => {
-                match self.private_seal(s, (chain, k)) {
-                    None => return Err(CatalogError::NoSuccessor { at }),
-                    Some(_) if last => return Err(stale()),
-                    Some(&mut Some(sealed)) => self.same_seal(sealed == seal, length)?,
-                    Some(sealed) => *sealed = Some(seal),
-                }
+                self.seal_private(s, (chain, k), at, seal)?;
                 Ok(Reply::Sealed { version: MapVersion(before) })
             }
         }
     }
 
-    fn same_seal(&self, same: bool, given: u64) -> Result<(), CatalogError> {
+    pub(crate) fn same_seal(&self, same: bool, given: u64) -> Result<(), CatalogError> {
         let allowed = "the block is already sealed, at another length or with another outcome";
         let what = "the length of a sealed block";
         if same { Ok(()) } else { Err(CatalogError::InvalidArgument { what, given, allowed }) }
@@ -388,10 +392,11 @@ impl Catalog {
         assert!(!structure.sealed, "INV-20: structure {} is sealed twice", structure.id);
         structure.version += 1;
         structure.sealed = true;
+        self.end_chains(s, |_| true, effects);
+        let structure = &mut self.structures[s];
         let (j, growth) = (structure.job, structure.growth.take());
         if let Some(growth) = growth {
-            let private = growth.private.into_iter().flat_map(|chain| chain.blocks);
-            let granted = growth.granted.into_iter().chain(private).map(|granted| granted.block);
+            let granted = growth.granted.into_iter().map(|granted| granted.block);
             for block in granted.chain(growth.spare) {
                 self.cancel_moves_of(s, block, effects);
                 self.give_back(j, s, block, effects);

@@ -70,6 +70,11 @@ impl Catalog {
         for (s, structure) in self.structures.iter() {
             self.check_map(s, structure)?;
         }
+        let chains = self.structures.iter().flat_map(|(_, s)| &s.growth);
+        let chains = chains.map(|growth| growth.private.len()).sum::<usize>();
+        require(chains == self.appends_due.len(), 62, || {
+            format!("{chains} private chains have {} times", self.appends_due.len())
+        })?;
         self.check_drains().map_err(|what| Broken { invariant: 46, what })?;
         self.check_jobs()?;
         self.check_readers()?;

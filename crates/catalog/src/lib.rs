@@ -101,7 +101,7 @@ use flush::{Flushes, Stop};
 use hash::HashKey;
 use honeycomb_types::limits::{LEASE_DEFAULT_MS, SERVER_LOSS_DEFAULT_MS};
 use honeycomb_types::{
-    BlockAt, Bug, IdCipher, IdOf, JobId, Marks, MoveId, PolicyKind, ScaleMarks, ServerId,
+    BlockAt, BlockId, Bug, IdCipher, IdOf, JobId, Marks, MoveId, PolicyKind, ScaleMarks, ServerId,
     StructureId, Time,
 };
 use jobs::Jobs;
@@ -214,8 +214,8 @@ pub struct Catalog {
     last_move: u64,
     /// The deadlines of moves, in order; ended moves included.
     moves_due: VecDeque<(Time, StructureId, MoveId)>,
-    /// When private chains are examined, in order, with their first blocks; ended ones included.
-    appends_due: VecDeque<(Time, StructureId, BlockAt)>,
+    /// When private chains are examined, in order, with their first blocks.
+    appends_due: VecDeque<(Time, StructureId, BlockId)>,
     live_prefixes: u64,
     journal: PendingRecords,
     /// Servers that are awaited after a recovery.
@@ -501,7 +501,7 @@ impl Catalog {
     pub fn bytes_metadata(&self) -> u64 {
         let scratch = (self.scratch.capacity() + self.evicted.capacity()) * 4
             + self.moves_due.capacity() * size_of::<(Time, StructureId, MoveId)>()
-            + self.appends_due.capacity() * size_of::<(Time, StructureId, BlockAt)>();
+            + self.appends_due.capacity() * size_of::<(Time, StructureId, BlockId)>();
         let tables = [
             self.dag.bytes(),
             self.timers.bytes(),

@@ -487,6 +487,20 @@ impl Catalog {
         effects.extend(servers.into_iter().map(effect));
     }
 
+    /// Refuses a request of a token that may not write to a prefix.
+    pub(crate) fn need_write_at(
+        &self,
+        actor: Actor,
+        n: u32,
+        what: &'static str,
+    ) -> Result<(), CatalogError> {
+        if self.verbs_at(actor, n)?.contains(Verbs::WRITE) {
+            return Ok(());
+        }
+        let (path, why) = (self.dag.path_of(n).into(), "the token may not write to the prefix");
+        Err(CatalogError::PermissionDenied { what, path, why })
+    }
+
     /// The actor's rights on the data of a prefix; never empty.
     pub(crate) fn verbs_at(&self, actor: Actor, n: u32) -> Result<Verbs, CatalogError> {
         let node = &self.dag.nodes[n];

@@ -445,7 +445,7 @@ impl Catalog {
             return Ok(Reply::Done);
         }
         let s = self.held_by(id, at)?;
-        if self.end_chain_of(s, at.block, effects) {
+        if self.end_chains(s, |chain| chain.has(at.block), effects) {
             return Ok(Reply::Done);
         }
         let n = self.structures[s].prefix;

@@ -5,12 +5,13 @@
 //! sealed, so that the append becomes visible as a whole. The catalog does not log a chain before its commit:
 //! a controller that restarts has its blocks freed, and the client writes them again.
 
-use crate::pool::{Draw, Server, SlotOwner, Wanted};
+use crate::command::Seal;
+use crate::pool::{Server, SlotOwner};
 use crate::structures::{Granted, StructureRecord};
 use crate::{Actor, Catalog, CatalogError, Effect, Reply};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, PRIVATE_CHAINS_MAX};
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, JobId, Kind, MapVersion, MoveId, ServerId, StructureId, Time, Verbs,
+    BlockAt, BlockId, Bug, JobId, Kind, MapVersion, ServerId, StructureId, Time,
 };
 use std::time::Duration;
 
@@ -32,8 +33,12 @@ impl PrivateChain {
         size_of::<PrivateChain>() + self.blocks.capacity() * size_of::<Granted>()
     }
 
-    fn is_on(&self, servers: &[ServerId]) -> bool {
+    pub(crate) fn is_on(&self, servers: &[ServerId]) -> bool {
         self.blocks.iter().any(|granted| servers.contains(&granted.block.server()))
+    }
+
+    pub(crate) fn has(&self, block: BlockId) -> bool {
+        self.blocks.iter().any(|granted| granted.block == block)
     }
 }
 
@@ -42,12 +47,6 @@ impl StructureRecord {
     pub(crate) fn private(&self) -> impl Iterator<Item = BlockId> {
         let chains = self.growth.iter().flat_map(|growth| &growth.private);
         chains.flat_map(|chain| &chain.blocks).map(|granted| granted.block)
-    }
-
-    /// The private chain that begins with a block.
-    fn private_at(&self, first: BlockId) -> Option<usize> {
-        let growth = self.growth.as_ref()?;
-        growth.private.iter().position(|chain| chain.first() == first)
     }
 }
 
@@ -75,11 +74,12 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit });
         }
         let units = self.units().capacity_for(bytes.clamp(1, self.block_size));
-        let block = self.take_private(s, units, effects)?;
-        let chain = PrivateChain { blocks: vec![block], seen: 0 };
+        let block = self.take_successor(s, units, effects)?;
+        let blocks = vec![Granted { linked: true, ..Granted::empty(block) }];
+        let chain = PrivateChain { blocks, seen: 0 };
         self.structures[s].growth.get_or_insert_default().private.push(chain);
-        self.appends_due.push_back((self.append_due(), id, self.pool.at(block.block)));
-        Ok(self.grown_private(s, block.block))
+        self.appends_due.push_back((self.append_due(), id, block));
+        Ok(self.grown_private(s, block))
     }
 
     /// The blocks of all servers in all tiers, free or not.
@@ -99,11 +99,7 @@ impl Catalog {
         id: StructureId,
     ) -> Result<u32, CatalogError> {
         let s = self.identified(actor, job, id)?;
-        let path = self.dag.path_of(self.structures[s].prefix).into();
-        if !self.verbs_at(actor, self.structures[s].prefix)?.contains(Verbs::WRITE) {
-            let (what, why) = ("append", "the token may not write to the prefix");
-            return Err(CatalogError::PermissionDenied { what, path, why });
-        }
+        self.need_write_at(actor, self.structures[s].prefix, "append")?;
         if self.structures[s].kind != Kind::File {
             return Err(self.wrong_kind(s, "file"));
         }
@@ -114,19 +110,11 @@ impl Catalog {
         self.now + Duration::from_millis(EXTENT_PENDING_MS)
     }
 
-    fn take_private(
-        &mut self,
-        s: u32,
-        units: u32,
-        effects: &mut Vec<Effect>,
-    ) -> Result<Granted, CatalogError> {
-        let StructureRecord { job, prefix, .. } = self.structures[s];
-        let kind = self.structures[s].placed_as();
-        let wanted = Wanted::one(units);
-        let blocks = self.take_blocks((job, prefix), s, kind, wanted, Draw::Ordinary)?;
-        let block = blocks[0].block;
-        effects.push(self.open_effect(s, block, (0, u64::MAX), MoveId::NONE));
-        Ok(Granted { block, sealed: None, linked: true })
+    /// The private chain that begins with a block, by its index.
+    fn private_at(&self, s: u32, first: BlockAt) -> Option<usize> {
+        let growth = self.structures[s].growth.as_ref()?;
+        let begins = |chain: &PrivateChain| self.pool.at(chain.first()) == first;
+        growth.private.iter().position(begins)
     }
 
     /// The answer to a request for a private block. Its place in the map is unknown, and so is the version
@@ -153,20 +141,31 @@ impl Catalog {
             return Ok(self.grown_private(s, block));
         }
         let last = self.chain_mut(s, chain).blocks[place].block;
-        let next = self.take_private(s, self.pool.units(last), effects)?;
-        self.chain_mut(s, chain).blocks.push(next);
-        Ok(self.grown_private(s, next.block))
+        let next = self.take_successor(s, self.pool.units(last), effects)?;
+        let granted = Granted { linked: true, ..Granted::empty(next) };
+        self.chain_mut(s, chain).blocks.push(granted);
+        Ok(self.grown_private(s, next))
     }
 
-    /// The place at which the seal of a private block is recorded; `None` if it has no successor.
-    pub(crate) fn private_seal(
+    /// Records the seal of a private block, which continues in another one.
+    pub(crate) fn seal_private(
         &mut self,
         s: u32,
         (chain, place): (usize, usize),
-    ) -> Option<&mut Option<crate::command::Seal>> {
+        at: BlockAt,
+        seal: Seal,
+    ) -> Result<(), CatalogError> {
         let blocks = &mut self.chain_mut(s, chain).blocks;
         let has_next = place + 1 < blocks.len();
-        has_next.then(|| &mut blocks[place].sealed)
+        match &mut blocks[place].sealed {
+            _ if !has_next => Err(CatalogError::NoSuccessor { at }),
+            _ if seal.last => Err(CatalogError::StaleBlock { at }),
+            &mut Some(sealed) => self.same_seal(sealed == seal, seal.length),
+            sealed => {
+                *sealed = Some(seal);
+                Ok(())
+            }
+        }
     }
 
     /// Adds a private chain to the end of the successor list. Can be repeated.
@@ -187,7 +186,7 @@ impl Catalog {
                 false => CatalogError::StaleBlock { at: first },
             });
         }
-        let Some(chain) = self.structures[s].private_at(first.block) else {
+        let Some(chain) = self.private_at(s, first) else {
             // Committed before, unless the block is not the first of its chain.
             let private = self.structures[s].private().any(|block| block == first.block);
             return match private {
@@ -209,9 +208,9 @@ impl Catalog {
         }
         let tail = self.structures[s].entries.len() - 1;
         self.structures.changes(s, tail);
-        let growth = self.structures[s].growth.as_mut().expect("the chain is there");
-        let chain = growth.private.swap_remove(chain);
+        let chain = self.remove_chain(s, chain);
         let linked = !Bug::LinkForgotten.active();
+        let growth = self.structures[s].growth.as_mut().expect("the chain was there");
         growth.granted.extend(chain.blocks.into_iter().map(|g| Granted { linked, ..g }));
         Ok(Reply::Appended { epoch: self.pool.last_epoch() })
     }
@@ -238,77 +237,69 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.may_append(actor, job, id)?;
-        let held = self.pool.held(first) == Some(SlotOwner::By(s));
-        if let Some(chain) = self.structures[s].private_at(first.block).filter(|_| held) {
+        if let Some(chain) = self.private_at(s, first) {
             self.end_chain(s, chain, effects);
         }
         Ok(Reply::Done)
     }
 
+    /// A structure ends, with all its blocks.
+    pub(crate) fn forget_appends(&mut self, s: u32) {
+        let StructureRecord { id, growth, .. } = &self.structures[s];
+        if growth.as_ref().is_some_and(|growth| !growth.private.is_empty()) {
+            self.appends_due.retain(|(_, of, _)| of != id);
+        }
+    }
+
+    /// Takes a private chain from its structure; its blocks stay allocated.
+    fn remove_chain(&mut self, s: u32, chain: usize) -> PrivateChain {
+        let growth = self.structures[s].growth.as_mut().expect("the chain is there");
+        let chain = growth.private.swap_remove(chain);
+        let due = self.appends_due.iter().rposition(|(.., first)| *first == chain.first());
+        self.appends_due.remove(due.expect("every private chain has a time"));
+        chain
+    }
+
     /// Frees the blocks of a private chain.
     fn end_chain(&mut self, s: u32, chain: usize, effects: &mut Vec<Effect>) {
-        let structure = &mut self.structures[s];
-        let (j, growth) = (structure.job, structure.growth.as_mut());
-        let chain = growth.expect("the chain is there").private.swap_remove(chain);
+        let (j, chain) = (self.structures[s].job, self.remove_chain(s, chain));
         for granted in chain.blocks {
             self.give_back(j, s, granted.block, effects);
         }
     }
 
-    /// Frees the private chains of a structure that have a block on one of these servers.
-    pub(crate) fn end_chains_on(
+    /// Frees the private chains of a structure that `ends` chooses. Returns whether there were any.
+    pub(crate) fn end_chains(
         &mut self,
         s: u32,
-        servers: &[ServerId],
-        effects: &mut Vec<Effect>,
-    ) {
-        let on = |structure: &StructureRecord| {
-            let growth = structure.growth.as_ref()?;
-            growth.private.iter().position(|chain| chain.is_on(servers))
-        };
-        while let Some(chain) = on(&self.structures[s]) {
-            self.end_chain(s, chain, effects);
-        }
-    }
-
-    /// Frees all private chains of a structure.
-    pub(crate) fn end_chains(&mut self, s: u32, effects: &mut Vec<Effect>) {
-        while self.structures[s].growth.as_ref().is_some_and(|growth| !growth.private.is_empty()) {
-            self.end_chain(s, 0, effects);
-        }
-    }
-
-    /// Frees the private chain of a block, if it is in one.
-    pub(crate) fn end_chain_of(
-        &mut self,
-        s: u32,
-        block: BlockId,
+        ends: impl Fn(&PrivateChain) -> bool,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let chains = self.structures[s].growth.iter().flat_map(|growth| &growth.private);
-        let has = |chain: &PrivateChain| chain.blocks.iter().any(|g| g.block == block);
-        let Some(chain) = chains.into_iter().position(has) else { return false };
-        self.end_chain(s, chain, effects);
-        true
+        let mut ended = false;
+        while let Some(growth) = &self.structures[s].growth
+            && let Some(chain) = growth.private.iter().position(&ends)
+        {
+            self.end_chain(s, chain, effects);
+            ended = true;
+        }
+        ended
     }
 
     /// Frees private chains to which nothing was written for a while.
     pub(crate) fn end_idle_appends(&mut self, effects: &mut Vec<Effect>) {
-        while let Some(&(due, id, first)) = self.appends_due.front() {
-            if due > self.now {
-                return;
-            }
-            self.appends_due.pop_front();
-            let Some(s) = self.structures.find(id) else { continue };
-            let held = self.pool.held(first) == Some(SlotOwner::By(s));
-            let Some(chain) = self.structures[s].private_at(first.block).filter(|_| held) else {
-                continue;
-            };
-            let blocks = self.chain_mut(s, chain).blocks.clone();
-            let bytes = blocks.iter().map(|g| self.pool.bytes_used(g.block)).sum();
+        while let Some(&(due, id, first)) = self.appends_due.front()
+            && due <= self.now
+        {
+            let s = self.structures.find(id).expect("the chain of this time exists");
+            let chain = self.private_at(s, self.pool.at(first));
+            let chain = chain.expect("the chain of this time exists");
+            let blocks = &self.chain_mut(s, chain).blocks;
+            let blocks: Vec<BlockId> = blocks.iter().map(|granted| granted.block).collect();
+            let bytes = blocks.into_iter().map(|block| self.pool.bytes_used(block)).sum();
             if std::mem::replace(&mut self.chain_mut(s, chain).seen, bytes) == bytes {
                 self.end_chain(s, chain, effects);
             } else {
+                self.appends_due.pop_front();
                 self.appends_due.push_back((self.append_due(), id, first));
             }
         }

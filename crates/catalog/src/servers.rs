@@ -236,7 +236,7 @@ impl Catalog {
             let (owners, address) = (server.owners(), server.address.clone());
             gone.push((id, address.clone()));
             for s in owners {
-                self.end_chains_on(s, ids, effects);
+                self.end_chains(s, |chain| chain.is_on(ids), effects);
                 if self.cancel_splits_to(s, ids, effects) {
                     continue;
                 }

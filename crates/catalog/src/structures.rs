@@ -345,10 +345,7 @@ impl Catalog {
         if let Some(s) = self.structures.named(n, new.name) {
             return self.open_existing(actor, s, verbs, &new);
         }
-        if !verbs.contains(Verbs::WRITE) {
-            let (what, why) = ("create a structure", "the token may not write to the prefix");
-            return Err(CatalogError::PermissionDenied { what, path: new.path.into(), why });
-        }
+        self.need_write_at(actor, n, "create a structure")?;
         if self.dag.nodes[n].structures as usize >= STRUCTURES_PER_PREFIX_MAX {
             let (what, limit) = ("structures of one prefix", STRUCTURES_PER_PREFIX_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
@@ -679,10 +676,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         let n = self.live_prefix(j, path)?;
-        if !self.verbs_at(actor, n)?.contains(Verbs::WRITE) {
-            let (what, why) = ("remove a structure", "the token may not write to the prefix");
-            return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
-        }
+        self.need_write_at(actor, n, "remove a structure")?;
         let s = self.find_named(n, path, name)?;
         let path = self.dag.path_of(n).into();
         self.drop_journal_of(s, effects);
@@ -707,6 +701,7 @@ impl Catalog {
     }
 
     pub(crate) fn free_structure(&mut self, s: u32, effects: &mut Vec<Effect>) {
+        self.forget_appends(s);
         let j = self.structures[s].job;
         let mut blocks: Vec<BlockId> = self.structures[s].blocks().collect();
         if self.is_quarantined(s) {

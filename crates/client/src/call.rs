@@ -8,8 +8,7 @@
 use crate::error::Error;
 use crate::route::{self, Target};
 use honeycomb_types::limits::RETRY_WINDOW_MS;
-use honeycomb_types::{BlockAt, Bug, Epoch, LaneId, Router, Sequence, SessionId, Time};
-use honeycomb_wire::data::MovedArgs;
+use honeycomb_types::{BlockAt, Bug, LaneId, Router, Sequence, SessionId, Time};
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status, busy, flags};
 use std::collections::HashMap;
@@ -100,32 +99,6 @@ impl Routing {
     pub fn private(file: &PartitionMap, first: MapEntry) -> Routing {
         let entries = vec![MapEntry { start: 0, end: u64::MAX, ..first }];
         Routing { private: true, ..Routing::new(PartitionMap { entries, ..file.clone() }) }
-    }
-
-    /// The offset of the private blocks in the file, once the map lists one of them. The first ones may
-    /// have moved to other servers.
-    pub fn offset_of(&self, private: &[MapEntry]) -> Option<u64> {
-        let start = |entry: &MapEntry| {
-            let ours = private.iter().find(|ours| ours.at() == entry.at())?;
-            entry.start.checked_sub(ours.start)
-        };
-        self.map.entries.iter().rev().find_map(start)
-    }
-
-    /// Whether no block of the map was allocated after this epoch.
-    pub fn is_before(&self, epoch: Epoch) -> bool {
-        self.map.entries.iter().all(|entry| entry.epoch <= epoch.0)
-    }
-
-    /// The last block of the map has sealed at this length; `args` name its successor, as those of
-    /// `Moved`.
-    pub fn passed_on(&mut self, tail: BlockAt, length: u64, args: &[u8]) -> Result<(), Error> {
-        let moved = MovedArgs::decode(args)?;
-        if moved.entry.start > moved.entry.end {
-            return Err(Error::new(Status::BadFrame, "a block continues in no positions"));
-        }
-        route::correct(&mut self.map, tail, length, &moved);
-        Ok(())
     }
 
     /// Takes the acknowledgements (`AckResults`) for blocks of a queue that were left behind.
@@ -372,6 +345,8 @@ pub struct Call {
     /// Whether a block of extents, or a private block, was missing; the controller decides whether
     /// the structure still exists.
     gone: bool,
+    /// Whether it is for a private block: nothing is appended before the commit.
+    private: bool,
     turn: ExpectedEvent,
 }
 
@@ -417,6 +392,7 @@ impl Call {
             last_trouble: String::new(),
             full: false,
             gone: false,
+            private: false,
             turn: ExpectedEvent::Go,
         }
     }
@@ -508,15 +484,16 @@ impl Call {
             // this request never ran there.
             (self.uncertain, self.doubt_since, self.lane) = (None, None, None);
         }
-        // A block of a key-value store is removed when all its entries have moved, its records
-        // included: the block that serves the key now has them.
-        if routing.private && self.gone {
+        self.private = routing.private;
+        if self.private && self.gone {
             let why = "the private blocks no longer exist";
             return Step::Done(Err(Error::new(Status::ExtentGone, why)));
         }
         if let Target::Extents(at) = self.target {
             return self.send_to_extents(now, at, routing.extents_at(at));
         }
+        // A block of a key-value store is removed when all its entries have moved, its records
+        // included: the block that serves the key now has them.
         let hashes = routing.map.router == route::ROUTER_HASHES;
         // The same applies to a block that refused temporarily and may have run an earlier copy
         // before it was removed, and to a block that moved unchanged to another server and has a
@@ -701,14 +678,9 @@ impl Call {
         args: &[u8],
     ) -> Step {
         let refused = self.entry.as_ref().map(MapEntry::at).expect("a reply follows a send");
-        let moved = match MovedArgs::decode(args) {
-            Ok(moved) if moved.entry.start <= moved.entry.end => moved,
-            Ok(moved) => {
-                let MapEntry { start, end, .. } = moved.entry;
-                let why = format!("a block redirects to positions {start:#x} to {end:#x}");
-                return Step::Done(Err(Error::new(Status::BadFrame, why)));
-            }
-            Err(e) => return Step::Done(Err(e.into())),
+        let moved = match route::successor(args) {
+            Ok(moved) => moved,
+            Err(e) => return Step::Done(Err(e)),
         };
         route::correct(&mut routing.map, refused, header.value, &moved);
         if self.target == Target::Head {
@@ -808,6 +780,7 @@ impl Call {
 
     fn give_up(&mut self) -> Step {
         let effect = match (self.mutation, self.uncertain) {
+            (true, _) if self.private => "; nothing was appended",
             (true, Some(_)) => "; it may have taken effect",
             (true, None) => "; it has not taken effect",
             (false, _) => "",
@@ -829,7 +802,7 @@ impl Call {
     }
 
     fn explain(&self, mut reason: Error) -> Error {
-        if self.uncertain.is_some() && self.mutation {
+        if self.uncertain.is_some() && self.mutation && !self.private {
             reason.message.push_str("; the last operation may have taken effect before that");
         }
         reason

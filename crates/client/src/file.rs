@@ -28,7 +28,7 @@ impl File {
     }
 
     /// Maximum bytes of an append that needs no blocks of its own: an eighth of a block. A longer one
-    /// costs three requests more.
+    /// costs two requests to the controller, and a few to servers.
     pub fn append_limit(&self) -> usize {
         (self.0.block_size() / LARGE_FRACTION) as usize
     }

@@ -37,6 +37,7 @@ mod many;
 mod map;
 mod pipe;
 mod pipeline;
+pub mod placing;
 mod pool;
 mod queue;
 mod ranges;

@@ -1,7 +1,9 @@
 //! The routing cache: the block that serves a key or an offset, corrected by replies.
 
+use crate::error::Error;
 use honeycomb_types::limits::BLOCK_SIZE_MIN;
 use honeycomb_types::{BlockAt, Router};
+use honeycomb_wire::Status;
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 
@@ -46,6 +48,17 @@ pub(crate) fn position(map: &PartitionMap, at: u64) -> usize {
 
 /// The router of key-value stores: by ranges of hashes.
 pub(crate) const ROUTER_HASHES: u8 = 3;
+
+/// The successor that a block names in the arguments of `Moved`.
+pub(crate) fn successor(args: &[u8]) -> Result<MovedArgs, Error> {
+    let moved = MovedArgs::decode(args)?;
+    let MapEntry { start, end, .. } = moved.entry;
+    if start > end {
+        let why = format!("a block redirects to positions {start:#x} to {end:#x}");
+        return Err(Error::new(Status::BadFrame, why));
+    }
+    Ok(moved)
+}
 
 /// Corrects a map by a block's refusal: `length` is the length at which the block was sealed,
 /// `moved` its successor, or the block that now has a range of its hashes. For a queue, see also

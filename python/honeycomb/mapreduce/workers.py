@@ -29,8 +29,8 @@ class Workers:
     that have not begun are cancelled. Running attempts are killed if the executor supports that
     (:meth:`WorkerPool.kill`); otherwise their next access to the job fails.
 
-    Futures and pools are used only while interrupts are deferred: an exception in ``Condition.__enter__``
-    leaves a future locked, and the pool's threads then wait for it forever.
+    Running futures and the run's own pool are used only while interrupts are deferred: an exception in
+    ``Condition.__enter__`` leaves a future locked, and the pool's threads then wait for it forever.
     """
 
     def __init__(

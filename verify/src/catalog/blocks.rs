@@ -71,7 +71,7 @@ impl CatalogModel {
         reply: &Result<Reply, CatalogError>,
     ) -> Verdict {
         let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
-        agree("what was taken", reply, &self.cluster.take(place, at, items, bytes))
+        agree("a report of taken items", reply, &self.cluster.take(place, at, items, bytes))
     }
 
     pub(super) fn retire(

@@ -23,7 +23,7 @@ struct OneFile {
 impl OneFile {
     fn new() -> OneFile {
         let mut bench = Bench::new();
-        let servers = [bench.join("a:1", 1, 16), bench.join("b:1", 1, 16)];
+        let servers = [bench.join("a:1", 1, 200), bench.join("b:1", 1, 200)];
         let job = bench.job_leased("job", 600_000);
         let opened = bench.make(job, file("", "f", 1)).unwrap();
         OneFile { bench, job, servers, file: opened.structure, tail: opened.map.entries[0].at }
@@ -323,9 +323,12 @@ fn append_needs_a_file_a_permission_and_a_place() {
             Err(e) => break e,
         }
     };
-    assert!(begun <= PRIVATE_CHAINS_MAX, "{begun}");
-    let bounded = matches!(refused, CatalogError::LimitExceeded { .. });
-    assert!(bounded || matches!(refused, CatalogError::OutOfMemory(_)), "{refused:?}");
+    assert_eq!(begun, PRIVATE_CHAINS_MAX);
+    assert!(matches!(refused, CatalogError::LimitExceeded { .. }), "{refused:?}");
+    one.pass(EXTENT_PENDING_MS + 1000);
+    one.begin(400 * 65_536).unwrap();
+    let refused = one.begin(400 * 65_536 + 1).unwrap_err();
+    assert!(matches!(refused, CatalogError::LimitExceeded { .. }), "{refused:?}");
 }
 
 #[test]

@@ -203,7 +203,8 @@ impl FileSegment {
             }
             self.changed(Change::Append { offset, length });
         }
-        if self.pieces.is_settled() && std::mem::take(&mut self.continues) {
+        if self.continues && self.pieces.is_settled() {
+            self.continues = false;
             // The client that requested it repeats the request, and gets this answer.
             let _ = self.overflow();
         }

@@ -199,7 +199,7 @@ fn a_store_that_refuses_for_a_while_costs_time_alone() {
         let written = [(":0", &bytes), (":1", &more.1)];
         let mut refused = None;
         // On a busy machine, the time may end before the server has answered at all.
-        eventually("a read of what is in the store fails with the reason", || {
+        eventually("a read of data in the store fails with the reason", || {
             refused = written.into_iter().find_map(|(name, bytes)| {
                 let hasty = world.reader(name, Duration::from_millis(700));
                 let e = hasty.read_into(0, &mut got).err()?;
