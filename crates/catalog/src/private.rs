@@ -70,7 +70,7 @@ impl Catalog {
         let all = self.all_blocks();
         if all > 0 && bytes.div_ceil(self.block_size) > all {
             // Not even an empty cluster could hold it: no byte is written, and nobody waits for memory.
-            let (what, limit) = ("bytes of an append: all memory and disks", all * self.block_size);
+            let (what, limit) = ("bytes of one append to this cluster", all * self.block_size);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
         let units = self.units().capacity_for(bytes.clamp(1, self.block_size));

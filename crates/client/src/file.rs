@@ -36,6 +36,7 @@ impl File {
     /// Appends bytes of any length, contiguously and atomically, and returns their offset. Concurrent
     /// appenders never overwrite each other. More than an eighth of a block is written to blocks of its
     /// own, which one change adds to the file; if that fails before the change, nothing is appended.
+    /// Bytes that not even the empty cluster could hold are `LimitExceeded`.
     ///
     /// Exactly once in effect: a lost reply is recovered by repeating the request under the same
     /// number. When that is not possible, the error is `OutcomeUnknown` or `DeadlineExceeded`.

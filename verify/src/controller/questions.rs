@@ -4,7 +4,7 @@ use super::{About, Question, Then};
 use crate::lots::Parked;
 use crate::net::Node;
 use crate::world::{Event, World, wire_entry};
-use honeycomb_catalog::{Actor, Command, Opened as Map, Reply};
+use honeycomb_catalog::{Actor, CatalogError, Command, Opened as Map, Reply};
 use honeycomb_client::Error;
 use honeycomb_controller::status_of;
 use honeycomb_types::{BlockAt, BlockId};
@@ -97,13 +97,7 @@ impl World {
                 self.when_open(ix, blocks.into_iter(), Then::Extents(question, entries));
             }
             Ok(other) => panic!("blocks of extents were asked for and answered {other:?}"),
-            Err(e) if !again && self.borrows(ix, &e) => {
-                self.controllers[ix].parked.push((self.now, Parked::Question(question)));
-            }
-            Err(e) => {
-                let error = Error::new(status_of(&e), e.to_string());
-                self.answer_extents(&question, Err(error));
-            }
+            Err(e) => self.refuse_block(ix, question, &e, again),
         }
     }
 
@@ -119,14 +113,17 @@ impl World {
                 self.when_open(ix, [entry.at].into_iter(), then);
             }
             Ok(other) => panic!("a private block was asked for and answered {other:?}"),
-            Err(e) if !again && self.borrows(ix, &e) => {
-                self.controllers[ix].parked.push((self.now, Parked::Question(question)));
-            }
-            Err(e) => {
-                let error = Error::new(status_of(&e), e.to_string());
-                self.answer_extents(&question, Err(error));
-            }
+            Err(e) => self.refuse_block(ix, question, &e, again),
         }
+    }
+
+    /// There is no block for a client: it waits for borrowed memory, or receives the reason.
+    fn refuse_block(&mut self, ix: usize, question: Question, e: &CatalogError, again: bool) {
+        if !again && self.borrows(ix, e) {
+            return self.controllers[ix].parked.push((self.now, Parked::Question(question)));
+        }
+        let error = Error::new(status_of(e), e.to_string());
+        self.answer_extents(&question, Err(error));
     }
 
     /// A client commits its private blocks.

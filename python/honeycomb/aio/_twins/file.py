@@ -45,8 +45,10 @@ class AsyncFile(FileBase):
         """Appends ``data`` of any length in one piece and returns its offset. Readers see all of it or nothing.
 
         More than :attr:`append_limit` bytes are written to blocks of their own, which one change adds to the
-        file. Raises :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
-        :class:`~honeycomb.errors.QuotaExceeded` if the file cannot grow.
+        file. Raises :class:`~honeycomb.errors.Sealed`, :class:`~honeycomb.errors.OutOfMemory` or
+        :class:`~honeycomb.errors.QuotaExceeded` if the file cannot grow, and
+        :class:`~honeycomb.errors.LimitExceeded` if ``data`` is larger than the whole cluster. After these,
+        nothing was appended.
         """
         return await run(lambda: self.blocking.append(data))
 
