@@ -9,7 +9,7 @@ use rustix::param::page_size;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// Blocks of at least this many bytes request huge pages.
@@ -38,6 +38,8 @@ pub(crate) struct Mapping {
     written: AtomicUsize,
     /// Bytes that count as mapped. The bytes behind them are untouched.
     capacity: AtomicUsize,
+    /// Whether huge pages are requested.
+    is_huge: AtomicBool,
     /// The tenant that may reuse these pages with their content; `None` if they are not written in
     /// place.
     tenant: Option<Tenant>,
@@ -70,8 +72,26 @@ impl Mapping {
         if raw.is_some() {
             reclaimer.maps(capacity);
         }
-        let (written, reclaimer) = (AtomicUsize::new(0), reclaimer.clone());
-        Mapping { raw, written, capacity: capacity.into(), tenant, reclaimer, counted: None }
+        Mapping {
+            raw,
+            written: AtomicUsize::new(0),
+            capacity: capacity.into(),
+            is_huge: AtomicBool::new(false),
+            tenant,
+            reclaimer: reclaimer.clone(),
+            counted: None,
+        }
+    }
+
+    /// Requests huge pages, or small ones: then the kernel does not fill what was returned of a huge page with
+    /// zero bytes again. Only a hint: without huge pages everything works too, with more page faults.
+    fn advise(&self, huge: bool) {
+        let Some(raw) = self.raw.as_ref().filter(|raw| raw.len() >= HUGE_FROM) else { return };
+        let _ = raw.advise(match huge {
+            true => memmap2::Advice::HugePage,
+            false => memmap2::Advice::NoHugePage,
+        });
+        self.is_huge.store(huge, Relaxed);
     }
 
     /// Records that all bytes up to `end` may be resident. Only the owning `Backing` calls this.
@@ -102,6 +122,13 @@ impl Mapping {
     /// The end of the memory that is resident if so many bytes are written: a huge page is as a whole.
     fn page_end(&self, bytes: usize) -> usize {
         if bytes > 0 && self.has_huge_pages() { self.aligned(bytes, HUGE_PAGE) } else { bytes }
+    }
+
+    /// Whether only a part of some requested huge page is in the range.
+    fn splits_huge_page(&self, pages: Range<usize>) -> bool {
+        let is_whole = |at| self.aligned(at, HUGE_PAGE) == at;
+        let is_huge = self.is_huge.load(Relaxed) && self.has_huge_pages();
+        is_huge && !(is_whole(pages.start) && is_whole(pages.end))
     }
 
     /// Returns whole pages to the operating system: their bytes are zero from now on. Returns
@@ -147,7 +174,7 @@ pub struct Backing {
 impl Backing {
     /// Maps `length` bytes. Fails only when the address space or the kernel's accounting does.
     pub fn map(length: usize, reclaimer: &Reclaimer) -> io::Result<Backing> {
-        Ok(Backing::over(Backing::new_pages(length, length)?, 0, length, None, reclaimer))
+        Ok(Backing::over(Backing::new_pages(length)?, 0, length, None, reclaimer))
     }
 
     /// As `map`, for a tenant, which may reuse the memory shortly after it is freed. Only the bytes before a
@@ -165,7 +192,7 @@ impl Backing {
         let mut backing = match kept {
             Some(backing) => backing,
             None => {
-                let raw = Backing::new_pages(length, capacity)?;
+                let raw = Backing::new_pages(length)?;
                 Backing::over(raw, 0, capacity, Some(tenant), reclaimer)
             }
         };
@@ -190,22 +217,13 @@ impl Backing {
         self.mapping.written.load(Relaxed)
     }
 
-    fn new_pages(length: usize, capacity: usize) -> io::Result<MmapRaw> {
-        assert!(0 < capacity && capacity <= length, "INV-60: {capacity} of {length} bytes");
+    fn new_pages(length: usize) -> io::Result<MmapRaw> {
         let mut options = MmapOptions::new();
         options.len(length);
         // Miri, which runs the tests of this module (`make unsafe`), does not support reservations.
         #[cfg(not(miri))]
         options.no_reserve_swap();
-        let raw: MmapRaw = options.map_anon()?.into();
-        if length >= HUGE_FROM {
-            // Only hints: without huge pages the block works too, with more page faults.
-            let _ = raw.advise(match capacity < HUGE_PAGE {
-                true => memmap2::Advice::NoHugePage,
-                false => memmap2::Advice::HugePage,
-            });
-        }
-        Ok(raw)
+        Ok(options.map_anon()?.into())
     }
 
     fn over(
@@ -216,7 +234,9 @@ impl Backing {
         reclaimer: &Reclaimer,
     ) -> Backing {
         let length = raw.len();
+        assert!(0 < capacity && capacity <= length, "INV-60: {capacity} of {length} bytes");
         let mapping = Mapping::new(Some(raw), capacity, tenant, reclaimer);
+        mapping.advise(capacity >= HUGE_PAGE);
         mapping.wrote(written);
         let mut backing = Backing::of(mapping, length, 0);
         backing.capacity = capacity;
@@ -224,10 +244,13 @@ impl Backing {
         backing
     }
 
-    /// The offset of the first chunk behind so many bytes of the block; none in one of small pages.
+    /// The offset of the first chunk behind so many bytes of the block; none in one of small pages. Where huge
+    /// pages are to be requested again, each is a chunk.
     fn chunk_from(&self, bytes: usize) -> usize {
-        match self.mapping.reclaimer.chunk_bytes() {
-            Some(chunk) if self.mapping.has_huge_pages() => self.mapping.aligned(bytes, chunk),
+        let mapping = &self.mapping;
+        let one = (!mapping.is_huge.load(Relaxed)).then_some(HUGE_PAGE);
+        match mapping.reclaimer.chunk_bytes().or(one) {
+            Some(chunk) if mapping.has_huge_pages() => mapping.aligned(bytes, chunk),
             _ => usize::MAX,
         }
     }
@@ -269,6 +292,9 @@ impl Backing {
         self.mapping.reclaimer.unmaps(before - capacity);
         self.mapping.capacity.store(capacity, Relaxed);
         self.chunks_from = self.chunk_from(self.written());
+        if capacity < HUGE_PAGE {
+            self.mapping.advise(false);
+        }
         true
     }
 
@@ -287,9 +313,7 @@ impl Backing {
 
     /// Replaces the small pages of the block's beginning by a huge page, unless they are pinned.
     fn use_huge_pages(&mut self) {
-        let raw = self.mapping.raw.as_ref().expect("memory that is there");
-        // Only a hint, as for a new block.
-        let _ = raw.advise(memmap2::Advice::HugePage);
+        self.mapping.advise(true);
         let (written, first) = (self.written(), 0..HUGE_PAGE);
         if written == 0 || written > HUGE_PAGE || self.is_pinned(&first) {
             return;
@@ -333,11 +357,12 @@ impl Backing {
         };
         let (raw, written) = match reclaimer.take(BUFFERS, (size, size)) {
             Some(Used { raw, written, .. }) => (raw, written),
-            None => (Backing::new_pages(size, size)?, 0),
+            None => (Backing::new_pages(size)?, 0),
         };
         count.fetch_add(length, Relaxed);
         let mut mapping = Mapping::new(Some(raw), size, Some(BUFFERS), reclaimer);
         mapping.counted = Some((count.clone(), length));
+        mapping.advise(true);
         mapping.wrote(written);
         let mut backing = Backing::of(mapping, length, 0);
         backing.slice_mut(0..written.min(length)).fill(0);
@@ -451,10 +476,17 @@ impl Backing {
         unsafe { std::slice::from_raw_parts_mut(self.mapping.ptr().add(range.start), range.len()) }
     }
 
-    /// Replaces unwritten chunks by memory of the reserve, before a write to this range reaches them.
+    /// Replaces unwritten chunks by memory of the reserve, before a write to this range reaches them. A block
+    /// that grows requests huge pages again.
     #[cold]
     fn install_chunks(&mut self, range: &Range<usize>) {
-        let Some(size) = self.mapping.reclaimer.chunk_bytes() else { return };
+        if !self.mapping.is_huge.load(Relaxed) {
+            self.mapping.advise(true);
+        }
+        let Some(size) = self.mapping.reclaimer.chunk_bytes() else {
+            self.chunks_from = usize::MAX;
+            return;
+        };
         while self.chunks_from < range.end {
             let chunk = self.chunks_from..self.chunks_from + size;
             if chunk.end > self.capacity {
@@ -498,7 +530,8 @@ impl Backing {
 
     /// Returns the whole pages of a range to the operating system: their bytes are zero then, and
     /// take memory again when they are written. The range must not be pinned. Returns false if the
-    /// system refused; the bytes are then unchanged.
+    /// system refused; the bytes are then unchanged. If a part of a huge page is returned, the block requests
+    /// small pages until it grows.
     pub fn discard(&mut self, range: Range<usize>) -> bool {
         self.check(&range);
         assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be discarded");
@@ -509,6 +542,10 @@ impl Backing {
             return true;
         }
         self.changed = true;
+        if self.mapping.splits_huge_page(from..to) {
+            self.mapping.advise(false);
+            self.chunks_from = self.chunks_from.min(self.chunk_from(self.written()));
+        }
         // SAFETY: the pages are inside the mapping (checked). `&mut self` excludes every borrow
         // through this backing, and the assertion excludes every live pin, so nothing relies on the
         // content of the bytes while they become zero.
@@ -555,7 +592,7 @@ impl Backing {
         }
         if self.discard(from..end) {
             self.mapping.written.store(from.min(written), Relaxed);
-            self.chunks_from = self.chunks_from.min(first);
+            self.chunks_from = self.chunks_from.min(self.chunk_from(from));
         }
     }
 

@@ -73,6 +73,8 @@ fn a_run_draws_what_it_is_meant_to_draw() {
         "pause longer than the silence of the dead",
         "pause of the controller longer than the silence of the dead",
         "prefix freed by its readers",
+        "private block moved before it served",
+        "private blocks gone at the commit",
         "put of extents that were gone",
         "read below failed once",
         "region changed while it moves",

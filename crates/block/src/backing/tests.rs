@@ -123,6 +123,50 @@ fn what_is_discarded_is_zero_and_not_resident() {
     assert!(b.discard(10..20), "less than a page changes nothing");
 }
 
+/// The kernel fills a huge page with zero bytes where only a part of it is resident.
+#[test]
+#[cfg(not(miri))] // which has no `madvise`
+fn what_is_returned_of_a_huge_page_stays_with_the_system() {
+    const LENGTH: usize = 16 << 20;
+    // `nh` of the flags that the kernel reports for the mapping of an address.
+    let requests_small = |b: &Backing| {
+        let (at, maps) =
+            (b.slice(0..1).as_ptr() as usize, std::fs::read_to_string("/proc/self/smaps"));
+        let mut is_mapping = false;
+        for line in maps.expect("the kernel reports mappings").lines() {
+            if let Some((from, to)) = line.split(' ').next().and_then(|range| range.split_once('-'))
+            {
+                let number = |text| usize::from_str_radix(text, 16).expect("an address");
+                is_mapping = (number(from)..number(to)).contains(&at);
+            }
+            if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_mapping) {
+                return flags.split(' ').any(|flag| flag == "nh");
+            }
+        }
+        panic!("{at:x} is not mapped");
+    };
+    let reclaimers = [Reclaimer::inline(), Reclaimer::with_worker(0, 64 << 20, None).0];
+    for reclaimer in &reclaimers {
+        let mut b = Backing::map(LENGTH, reclaimer).unwrap();
+        assert!(!requests_small(&b));
+        b.slice_mut(0..LENGTH / 2).fill(7);
+        b.discard(HUGE_PAGE + 8192..HUGE_PAGE + 16384);
+        assert!(requests_small(&b), "a hole");
+        b.slice_mut(HUGE_PAGE..2 * HUGE_PAGE).fill(7);
+        assert!(requests_small(&b), "it does not grow");
+        b.slice_mut(LENGTH / 2..LENGTH).fill(7);
+        assert!(!requests_small(&b), "it grows");
+        b.shed_rest(LENGTH / 4 + 8192);
+        assert!(requests_small(&b), "the rest of a page");
+        b.slice_mut(0..LENGTH).fill(7);
+        assert!(!requests_small(&b), "it grows again");
+        assert!(b.reduce(HUGE_PAGE - 4096));
+        assert!(requests_small(&b), "a small block");
+        b.enlarge(LENGTH);
+        assert!(!requests_small(&b));
+    }
+}
+
 #[test]
 #[should_panic(expected = "discarded")]
 fn what_is_pinned_is_not_discarded() {
