@@ -83,8 +83,8 @@ impl Mapping {
         }
     }
 
-    /// Requests huge pages, or small ones: then the kernel does not fill what was returned of a huge page with
-    /// zero bytes again. Only a hint: without huge pages everything works too, with more page faults.
+    /// Requests huge pages, or small ones: then the kernel does not add the returned part of a huge page
+    /// again. Only a hint: without huge pages everything works too, with more page faults.
     fn advise(&self, huge: bool) {
         let Some(raw) = self.raw.as_ref().filter(|raw| raw.len() >= HUGE_FROM) else { return };
         let _ = raw.advise(match huge {
@@ -244,8 +244,8 @@ impl Backing {
         backing
     }
 
-    /// The offset of the first chunk behind so many bytes of the block; none in one of small pages. Where huge
-    /// pages are to be requested again, each is a chunk.
+    /// The offset of the first chunk behind so many bytes of the block; none in one of small pages. Each huge
+    /// page counts as one where they are to be requested again.
     fn chunk_from(&self, bytes: usize) -> usize {
         let mapping = &self.mapping;
         let one = (!mapping.is_huge.load(Relaxed)).then_some(HUGE_PAGE);
