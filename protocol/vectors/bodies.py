@@ -228,6 +228,13 @@ def extents_case(name: str, extents: list, mode: int | None, key: bytes = KEY) -
     return ask(name, {"mode": mode} | fields, bytes([mode]) + key, layout)
 
 
+def head_case(name: str, level: int, length: int, extents: list) -> dict:
+    told, layout = named(extents)
+    fields = {"mode": 0, "key": "", "head": [level, str(length)], "extents": told}
+    head = put("u64", U64) + put("u64", level) + put("u64", length) + put("u32", 0)
+    return ask(name, fields, b"\0", head + layout)
+
+
 def carry_case(name: str, old: list, new: list, key: bytes = KEY) -> dict:
     (told_old, old_layout), (told, layout) = named(old), named(new)
     fields = {"mode": 2, "key": key.hex(), "old": told_old, "extents": told}
@@ -353,6 +360,13 @@ DATA_SAMPLES = {
     "ExtentKeep": (
         [ask("two of them", {"ids": ["7", str(U64)]}, put("u64", 7) + put("u64", U64))],
         [data("they are there")],
+    ),
+    "ExtentPutList": (
+        [
+            extents_case("two extents", EXTENTS, 0, b""),
+            head_case("two lists of lists", 2, 1 << 40, EXTENTS),
+        ],
+        [data("its id", value=7)],
     ),
     "KvDelete": (
         [key_case("plain", KEY, mode=0), key_case("with the old value", KEY, mode=1)],

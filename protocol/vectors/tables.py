@@ -162,6 +162,7 @@ DATA_LAYOUTS = {
     "ExtentPut": ("-", "the extent", "value: its id"),
     "ExtentGet": ("id u64", "-", "payload: the extent"),
     "ExtentKeep": ("id u64 of each", "-", "-"),
+    "ExtentPutList": ("mode u8", "as of KvPutExtents", "value: its id"),
     "KvDelete": ("mode u8, key", "-", "payload: the old value when mode is 1"),
     "KvExists": ("key", "-", "value: 1 or 0; args when 1: length u64"),
     "KvUpdate": ("key", "the value", "payload: the old value"),

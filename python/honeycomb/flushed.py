@@ -31,7 +31,7 @@ __all__ = [
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "honeycomb-flush"
-VERSION: Final = 4
+VERSION: Final = 5
 # End of the names of parts that contain the extents of large values.
 EXTENTS: Final = ".extents.part"
 # Bit in the length of a value or an item: a list of extents follows instead of it.
@@ -78,8 +78,24 @@ _EXTENT: Final = struct.Struct("<QI")
 _NAME: Final = struct.Struct("<QQQI")
 
 
-def _value(names: bytes, places: _Places) -> Iterator[bytes]:
-    """The extents of a value."""
+# In place of a block in the first name of a list of lists.
+_HEAD: Final = (1 << 64) - 1
+
+
+def _value(names: bytes, places: _Places, levels: int = 2) -> Iterator[bytes]:
+    """The extents of a value; those of lists, of so many levels, if these are the names of lists."""
+    block, level = _NAME.unpack_from(names)[:2] if len(names) >= _NAME.size else (0, 0)
+    if block != _HEAD:
+        yield from _named(names, places)
+        return
+    if not 1 <= level <= levels:
+        raise NotFlushed("a list of extents is damaged: its level is not that of the list above")
+    for below in _named(names[_NAME.size :], places):
+        yield from _value(below, places, level - 1)
+
+
+def _named(names: bytes, places: _Places) -> Iterator[bytes]:
+    """The extents with these names."""
     for block, epoch, number, length in _NAME.iter_unpack(names):
         path, at, there = places.get((block, epoch, number), (Path(), 0, -1))
         if there != length:

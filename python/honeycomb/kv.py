@@ -90,7 +90,7 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
 
     @property
     def value_limit(self) -> int:
-        """The largest value, in bytes: 9.1 GiB with blocks of 128 MiB (``docs/limits.md``)."""
+        """The largest value, in bytes: 1 TiB, or 22.7 GiB with the smallest blocks (``docs/limits.md``)."""
         return self._native().value_limit
 
     @property

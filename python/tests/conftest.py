@@ -13,6 +13,7 @@ import pytest
 import honeycomb
 
 BLOCK_SIZE = 64 * 1024
+MEMORY = 64 << 20
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _numbers = itertools.count()
@@ -21,7 +22,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[honeycomb.Client]:
     """An embedded cluster with room for 1024 blocks."""
-    with honeycomb.connect(memory="64MiB", block_size=BLOCK_SIZE) as client:
+    with honeycomb.connect(memory=MEMORY, block_size=BLOCK_SIZE) as client:
         yield client
 
 

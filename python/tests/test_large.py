@@ -6,7 +6,7 @@ import random
 import threading
 
 import pytest
-from conftest import BLOCK_SIZE, eventually
+from conftest import BLOCK_SIZE, MEMORY, eventually
 
 import honeycomb
 from honeycomb import errors
@@ -23,7 +23,7 @@ def blocks(job: honeycomb.Job) -> int:
 
 def test_they_are_values_like_others(kv: honeycomb.Kv) -> None:
     assert kv.plain_limit == BLOCK_SIZE // 8 < kv.value_limit
-    sizes = (kv.plain_limit, kv.plain_limit + 1, 100_000, kv.value_limit)
+    sizes = (kv.plain_limit, kv.plain_limit + 1, 100_000, 300_000, MEMORY // 4)
     values = {f"key-{size}".encode(): random.randbytes(size) for size in sizes}
     kv.update(values)
     assert dict(kv.items()) == values
@@ -37,8 +37,8 @@ def test_they_are_values_like_others(kv: honeycomb.Kv) -> None:
     assert kv["key-100000"] == bytes(50_000)
     with pytest.raises(errors.KeyExists):
         kv.add("key-100000", bytes(100_000))
-    with pytest.raises(errors.ValueTooLarge, match=str(kv.value_limit)):
-        kv["k"] = bytes(kv.value_limit + 1)
+    with pytest.raises(errors.ValueTooLarge, match=str(MEMORY)):
+        kv["k"] = bytes(MEMORY + 1)
     with pytest.raises(errors.InvalidArgument):
         kv.get_into("key-100000", bytearray(10))
     kv.clear()

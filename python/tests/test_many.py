@@ -11,6 +11,7 @@ import time
 from types import MappingProxyType
 
 import pytest
+from conftest import MEMORY
 from test_faults import cluster as processes
 from test_faults import hit
 
@@ -77,7 +78,7 @@ def test_update_stores_thousands_and_takes_any_iterable(kv: honeycomb.Kv) -> Non
 
 
 def test_what_failed_is_told_by_its_place_and_the_rest_is_stored(kv: honeycomb.Kv) -> None:
-    large = bytes(kv.value_limit + 1)
+    large = bytes(MEMORY + 1)
     with pytest.raises(errors.ValueTooLarge, match="'b'") as caught:
         kv.multi_put([("a", b"1"), ("b", large), ("k" * 5000, b"2"), ("c", b"3")])
     error = caught.value

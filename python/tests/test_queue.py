@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from conftest import BLOCK_SIZE, eventually
+from conftest import BLOCK_SIZE, MEMORY, eventually
 from test_faults import cluster as processes
 from test_faults import hit
 
@@ -61,14 +61,14 @@ def test_thousands_over_many_small_blocks_in_order(queue: honeycomb.Queue) -> No
 
 
 def test_the_largest_item(queue: honeycomb.Queue) -> None:
-    assert queue.item_limit == 36 * (BLOCK_SIZE // 8)
-    largest = random.randbytes(queue.item_limit)
+    assert queue.item_limit > MEMORY
+    largest = random.randbytes(MEMORY // 4)
     queue.put(largest)
     with pytest.raises(errors.ValueTooLarge, match="q") as caught:
-        queue.put(largest + b"x")
+        queue.put(bytes(MEMORY + 1))
     assert "split it" in caught.value.hint
     with pytest.raises(errors.ValueTooLarge) as many:
-        queue.put_many([b"a", largest + b"x", b"b"])
+        queue.put_many([b"a", bytes(MEMORY + 1), b"b"])
     assert queue.peek(10) == [largest]
     assert queue.counts().bytes == len(largest) + many.value.put
     assert queue.get_many(10) == [largest], "an item in pieces is delivered alone"

@@ -13,9 +13,11 @@ use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::Error;
 use honeycomb_client::Target;
 use honeycomb_client::call::{Call, CallEvent};
-use honeycomb_client::writing::{WriteStep, Writing};
+use honeycomb_client::writing::{Division, WriteStep, Writing};
+use honeycomb_env::Entropy;
+use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_types::{BlockAt, BlockId, Kind, StructureId};
-use honeycomb_wire::extents::{ExtentRef, extents, put_extents};
+use honeycomb_wire::extents::{ExtentRef, ListHead, extents};
 use honeycomb_wire::messages::{ExtentDropRequest, MapEntry};
 use honeycomb_wire::queue::{AckAction, AckArgs, Items, LargeItem};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
@@ -41,6 +43,25 @@ impl Written {
             Written::Value(number) => storing::value(number),
             Written::Item(key, length) => queue::item(key, length),
         }
+    }
+
+    /// How it is divided, in pieces of at most so many bytes: the same however often it is written. Of three
+    /// values, one has the longest pieces and lists, and the others have lists of few extents, in up to two
+    /// levels.
+    fn division(self, piece: usize) -> Division {
+        let length = self.bytes().len();
+        let number = match self {
+            Written::Value(number) => number,
+            Written::Item(..) => length as u64,
+        };
+        let mut draw = Entropy::seeded(number);
+        if draw.below(3) == 0 {
+            return Division::of((piece as u64) * LARGE_FRACTION);
+        }
+        let pieces = length.div_ceil(piece).max(1 + draw.below(6) as usize);
+        assert!(pieces <= 6, "{pieces} pieces need more levels");
+        let list = 3 + draw.below(2) as usize;
+        Division { piece: length.div_ceil(pieces), list, top: 2 + draw.below(2) as usize }
     }
 }
 
@@ -84,6 +105,8 @@ enum Stage {
 
 #[derive(Debug)]
 struct Reading {
+    /// The head of the list whose extents are read.
+    head: Option<ListHead>,
     list: Vec<ExtentRef>,
     of: Written,
     claim: Option<Claim>,
@@ -92,9 +115,10 @@ struct Reading {
 }
 
 impl Large {
-    /// The first state of an operation that writes a large value in pieces of this length.
+    /// The first state of an operation that writes a large value in pieces of at most this length.
     pub fn of(what: &What, piece: usize) -> Option<Large> {
-        let writing = Writing::new(written_by(what)?.bytes().len(), piece);
+        let written = written_by(what)?;
+        let writing = Writing::new(written.bytes().len(), written.division(piece));
         Some(Large { stage: Stage::Asking(writing), tries: 0 })
     }
 
@@ -158,12 +182,15 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
             ask(world, task, About::Extents(bytes as u64, full));
         }
         WriteStep::Put { at, pieces } => {
+            world.wrote_lists |= writing.lists().is_some();
             let active = active(world, task);
             let new = written_by(&active.what).expect("the operation writes a value");
-            let piece = writing.cut(&[&new.bytes()])[pieces[0]].concat();
-            active.payload = piece.into();
-            active.args.clear();
-            active.call = Call::new(Op::ExtentPut, Target::Extents(at), active.deadline);
+            let (op, args, payload) = match writing.lists() {
+                None => (Op::ExtentPut, &[][..], writing.cut(&[&new.bytes()])[pieces[0]].concat()),
+                Some(lists) => (Op::ExtentPutList, &[0][..], lists[pieces[0]].clone()),
+            };
+            (active.args, active.payload) = (args.to_vec(), payload.into());
+            active.call = Call::new(op, Target::Extents(at), active.deadline);
             let stage = Stage::Piece(writing, at, pieces[0]);
             active.large = Some(Large { stage, tries });
             go(world, task, CallEvent::Go);
@@ -174,12 +201,16 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
             let (op, target, args, payload) = lay_out(&active.what);
             active.call = Call::new(op, target, active.deadline);
             // For an evacuated value, the payload begins with the old list.
-            let payload = [payload, put_extents(&list)].concat();
+            let payload = [&payload[..], &list].concat();
             (active.args, active.payload) = (args, payload.into());
             active.large = Some(Large { stage: Stage::Naming, tries });
             let known = world.structures.get_mut(&key.1).expect("a structure with tasks is known");
-            known.lists.insert(put_extents(&list), new);
-            let names = list.iter().map(|e| (e.at.block.to_string(), e.at.epoch.0, e.id));
+            known.lists.insert(list.clone(), new);
+            if let Some(head) = ListHead::of(&list) {
+                world.reach(["value in lists", "value in lists of lists"][head.level as usize - 1]);
+            }
+            let named = extents(&list).expect("it was written just now");
+            let names = named.iter().map(|e| (e.at.block.to_string(), e.at.epoch.0, e.id));
             let names: Vec<_> = names.collect();
             world.note(|| format!("task {task} names {names:?}"));
             go(world, task, CallEvent::Go);
@@ -287,28 +318,21 @@ pub(crate) fn ended(
                 .get_mut(&(session, structure))
                 .expect("a session that sent has its routing");
             let wrote = writing.wrote(routing, at, piece, result.map(|header| header.value));
-            active(world, task).large = Some(Large { stage: Stage::Asking(writing), tries });
-            if let Err(e) = wrote {
-                return Some(Err(e));
+            let stage = Stage::Asking(writing);
+            match wrote {
+                Ok(()) => {
+                    active(world, task).large = Some(Large { stage, tries });
+                    go_on(world, task);
+                    None
+                }
+                Err(e) if e.status == Status::ExtentGone => rewrite(world, task, stage, tries),
+                Err(e) => {
+                    active(world, task).large = Some(Large { stage, tries });
+                    Some(Err(e))
+                }
             }
-            go_on(world, task);
-            None
         }
-        Stage::Naming if gone => {
-            world.reach("put of extents that were gone");
-            if tries + 1 == TRIES {
-                let text = format!("it cannot be stored, after {TRIES} tries");
-                active(world, task).large = Some(Large { stage, tries });
-                return Some(Err(Error::new(Status::Busy, text)));
-            }
-            let piece = world.sizes.limit();
-            active(world, task).large = Large::of(&active(world, task).what, piece);
-            let large =
-                active(world, task).large.as_mut().expect("the operation writes a large value");
-            large.tries = tries + 1;
-            go_on(world, task);
-            None
-        }
+        Stage::Naming if gone => rewrite(world, task, stage, tries),
         Stage::Reading(Reading { claim: Some(claim), .. }) if gone && !over => {
             world.reach("extents gone while they were read");
             passed(world, task, claim);
@@ -346,6 +370,27 @@ pub(crate) fn ended(
             Some(result)
         }
     }
+}
+
+/// Extents that a put names are gone: all are written again, if that was not tried too often.
+fn rewrite(
+    world: &mut World,
+    task: usize,
+    stage: Stage,
+    tries: u32,
+) -> Option<Result<ReplyHeader, Error>> {
+    world.reach("put of extents that were gone");
+    if tries + 1 == TRIES {
+        let text = format!("it cannot be stored, after {TRIES} tries");
+        active(world, task).large = Some(Large { stage, tries });
+        return Some(Err(Error::new(Status::Busy, text)));
+    }
+    let piece = world.sizes.limit();
+    let large = Large::of(&active(world, task).what, piece);
+    let large = large.expect("the operation writes a large value");
+    active(world, task).large = Some(Large { tries: tries + 1, ..large });
+    go_on(world, task);
+    None
 }
 
 /// A get may have returned a list instead of a value.
@@ -387,7 +432,8 @@ fn read_list(world: &mut World, task: usize, reserved: Option<(BlockAt, LargeIte
         world.broken(text);
         return finish(world, task, Err(Error::new(Status::Internal, "unknown extents")));
     };
-    let reading = Reading { list, of, claim, bytes: Vec::new(), asked: false };
+    let head = ListHead::of(&found);
+    let reading = Reading { head, list, of, claim, bytes: Vec::new(), asked: false };
     active(world, task).large = Some(Large { stage: Stage::Reading(reading), tries });
     read(world, task);
 }
@@ -417,6 +463,19 @@ fn has_read(
         read(world, task);
         return None;
     }
+    if let Some(head) = reading.head {
+        let lists = parts(&reading.list, &reading.bytes);
+        let Ok(below) = head.join(lists.into_iter()) else {
+            world.broken(format!("the lists of {:?} contradict their head (INV-63)", reading.of));
+            return Some(Err(Error::new(Status::Internal, "damaged list")));
+        };
+        let list = extents(&below).expect("joined just now");
+        let head = ListHead::of(&below);
+        let reading = Reading { head, list, bytes: Vec::new(), asked: false, ..reading };
+        active(world, task).large = Some(Large { stage: Stage::Reading(reading), tries });
+        read(world, task);
+        return None;
+    }
     let Reading { of, claim, bytes, .. } = reading;
     if of.bytes() != bytes {
         world.broken(format!("the extents of {of:?} were read as other bytes (INV-39)"));
@@ -439,6 +498,16 @@ fn has_read(
             None
         }
     }
+}
+
+/// The bytes of each extent.
+fn parts<'a>(list: &[ExtentRef], mut bytes: &'a [u8]) -> Vec<&'a [u8]> {
+    let parts = list.iter().map(|extent| {
+        let (part, rest) = bytes.split_at(extent.len as usize);
+        bytes = rest;
+        part
+    });
+    parts.collect()
 }
 
 /// The operation ends with an item, as if a get had returned it.
@@ -610,7 +679,7 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<bool, String
     else {
         return Ok(true);
     };
-    let command = Command::ExtentBlocks { actor, job, structure, bytes: 0, full: &[] };
+    let command = Command::ExtentBlocks { actor, job, structure, bytes: 0, full: &[], value: 0 };
     let Ok(Reply::Extents(blocks)) = world.command_of(job, command) else {
         return Err("it is there, and its extents cannot be asked for".into());
     };
@@ -625,14 +694,19 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<bool, String
     }
     let mut due = BTreeSet::new();
     for (list, of) in named {
-        let mut value: Vec<u8> = Vec::new();
-        for extent in extents(&list).map_err(|e| e.to_string())? {
-            let bytes = held.get(&(extent.at, extent.id));
-            value.extend(bytes.ok_or_else(|| format!("{of:?} names {extent:?}, which is gone"))?);
-            if !due.insert((extent.at, extent.id)) {
-                return Err(format!("{extent:?} is named twice"));
+        let mut list = list;
+        let value = loop {
+            let mut parts: Vec<&[u8]> = Vec::new();
+            for extent in extents(&list).map_err(|e| e.to_string())? {
+                let bytes = held.get(&(extent.at, extent.id));
+                parts.push(bytes.ok_or_else(|| format!("{of:?} names {extent:?}, which is gone"))?);
+                if !due.insert((extent.at, extent.id)) {
+                    return Err(format!("{extent:?} is named twice"));
+                }
             }
-        }
+            let Some(head) = ListHead::of(&list) else { break parts.concat() };
+            list = head.join(parts.into_iter()).map_err(|e| e.to_string())?;
+        };
         if value != of.bytes() {
             return Err(format!("the extents of {of:?} have other bytes"));
         }

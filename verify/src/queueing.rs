@@ -10,7 +10,7 @@ use crate::world::{Known, World};
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::{Error, Target};
 use honeycomb_types::{BlockAt, Kind, LaneId, Sequence, StructureId, Time};
-use honeycomb_wire::extents::{PutExtents, StoredWhen, extents};
+use honeycomb_wire::extents::{ListHead, PutExtents, StoredWhen, extents};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, GetExtentsArgs, Items, put_lengths};
 use honeycomb_wire::{Op, ReplyHeader, Status};
@@ -463,15 +463,22 @@ fn empty_out(world: &mut World, structure: StructureId) -> Option<Vec<Item>> {
 
 /// The bytes of a list of extents, directly from their blocks.
 fn read_extents(world: &mut World, opened: &Opened, list: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let mut parts = Vec::new();
     for extent in extents(list).expect("a block's answer can be read") {
         let server = world.servers.iter_mut().find(|s| s.is(extent.at.block.server()));
         match server.and_then(|server| server.extent(opened, extent)) {
-            Some(found) => bytes.extend(found),
+            Some(found) => parts.push(found),
             None => world.broken(format!("an item names {extent:?}, which is gone (INV-39)")),
         }
     }
-    bytes
+    let Some(head) = ListHead::of(list) else { return parts.concat() };
+    match head.join(parts.iter().map(|list| &list[..])) {
+        Ok(below) => read_extents(world, opened, &below),
+        Err(e) => {
+            world.broken(format!("the lists of an item contradict their head: {e} (INV-63)"));
+            Vec::new()
+        }
+    }
 }
 
 /// Takes the content of the queue's present blocks; returns false if one has moved meanwhile.

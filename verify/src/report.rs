@@ -145,6 +145,8 @@ pub const STATES: &[&str] = &[
     "target refused for a broken link",
     "transfer between accounts",
     "value in extents scanned",
+    "value in lists",
+    "value in lists of lists",
     "value read from extents",
     "value stored in extents",
     "value too large for its block",

@@ -23,7 +23,9 @@ use honeycomb_client::call::{LaneAllocator, Routing};
 use honeycomb_env::Entropy;
 use honeycomb_server::{CallerAccess, Io, IoDone, IoId, PostPayload};
 use honeycomb_structures::Ticket;
-use honeycomb_types::limits::{ADOPT_MAX, MESSAGE_LIFE_MS, SERVER_LOSS_DEFAULT_MS};
+use honeycomb_types::limits::{
+    ADOPT_MAX, EXTENT_PENDING_MS, MESSAGE_LIFE_MS, SERVER_LOSS_DEFAULT_MS,
+};
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::MapEntry;
@@ -212,6 +214,8 @@ pub struct World {
     pub(crate) lines: BTreeMap<u64, Line>,
     /// Each session's knowledge of each structure.
     pub(crate) routings: BTreeMap<(usize, StructureId), Routing>,
+    /// Whether a list of extents was written as an extent.
+    pub(crate) wrote_lists: bool,
     pub(crate) permits: BTreeMap<(usize, StructureId), Permit>,
     trace: Option<Vec<String>>,
     line: String,
@@ -344,6 +348,7 @@ impl World {
             next_link: 0,
             lines: BTreeMap::new(),
             routings: BTreeMap::new(),
+            wrote_lists: false,
             permits: BTreeMap::new(),
             trace: keep_trace.then(Vec::new),
             line: String::new(),
@@ -416,8 +421,9 @@ impl World {
         crate::queueing::judge(self);
         crate::storing::judge(self);
         self.until(|_| true)?;
-        // By then all unnamed extents are dropped.
-        let deadline = self.now + ADOPT_MAX;
+        // By then all unnamed extents are dropped, and lists that nothing names with their extents.
+        let listed = Duration::from_millis(EXTENT_PENDING_MS) * u32::from(self.wrote_lists);
+        let deadline = self.now + ADOPT_MAX + listed;
         self.until(|w| w.now > deadline)?;
         let deadline = self.now + SETTLE;
         while !crate::large::judge(self) {

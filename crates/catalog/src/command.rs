@@ -351,13 +351,15 @@ pub enum Command<'a> {
     /// Opens a structure by identity, or returns why it ended.
     ReopenStructure { actor: Actor, job: JobId, structure: StructureId },
     /// Blocks in which a kv keeps extents. Returns one with room for an extent of `bytes` that is not listed
-    /// in `full`, and allocates a block when there is none; or returns all of them when `bytes` is 0.
+    /// in `full`, and allocates a block when there is none; or returns all of them when `bytes` is 0. Refused
+    /// if no cluster of these servers could hold a value of `value` bytes.
     ExtentBlocks {
         actor: Actor,
         job: JobId,
         structure: StructureId,
         bytes: u64,
         full: &'a [BlockId],
+        value: u64,
     },
     /// Allocates the first private block for an append to a file that is too large for a block.
     BeginAppend { actor: Actor, job: JobId, structure: StructureId, bytes: u64 },

@@ -322,6 +322,12 @@ pub enum CatalogError {
             prefixes or jobs"
     )]
     LimitExceeded { what: &'static str, limit: u64 },
+    /// A value or an item is larger than all memory.
+    #[error(
+        "a value of {bytes} bytes does not fit: all servers have {limit} bytes together; store it \
+            in parts, or add servers"
+    )]
+    ValueTooLarge { bytes: u64, limit: u64 },
     /// The file is sealed.
     #[error("{} is sealed; nothing can be appended", Of(path, name))]
     Sealed { path: Box<str>, name: Box<str> },

@@ -42,10 +42,10 @@ impl Catalog {
     pub(crate) fn extent_blocks(
         &mut self,
         actor: Actor,
-        job: JobId,
-        id: StructureId,
+        (job, id): (JobId, StructureId),
         bytes: u64,
         full: &[BlockId],
+        value: u64,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.identified(actor, job, id)?;
@@ -63,6 +63,10 @@ impl Catalog {
             let (what, given) = ("the length of an extent", bytes);
             let allowed = "an extent holds at most an eighth of a block";
             return Err(CatalogError::InvalidArgument { what, given, allowed });
+        }
+        if let Some(limit) = self.all_bytes().filter(|all| value > *all) {
+            // No byte is written, and nobody waits for memory.
+            return Err(CatalogError::ValueTooLarge { bytes: value, limit });
         }
         let room = |block: &BlockId| {
             let used = self.pool.bytes_used(*block);

@@ -321,8 +321,8 @@ impl Catalog {
             C::CreateStructure { actor, job, structure } => {
                 self.create_structure(actor, job, structure, effects)
             }
-            C::ExtentBlocks { actor, job, structure, bytes, full } => {
-                self.extent_blocks(actor, job, structure, bytes, full, effects)
+            C::ExtentBlocks { actor, job, structure, bytes, full, value } => {
+                self.extent_blocks(actor, (job, structure), bytes, full, value, effects)
             }
             C::BeginAppend { actor, job, structure, bytes } => {
                 self.begin_append(actor, job, structure, bytes, effects)

@@ -67,10 +67,9 @@ impl Catalog {
             let (what, limit) = ("large appends to one file at a time", PRIVATE_CHAINS_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
-        let all = self.all_blocks();
-        if all > 0 && bytes.div_ceil(self.block_size) > all {
+        if let Some(limit) = self.all_bytes().filter(|all| bytes > *all) {
             // Not even an empty cluster could hold it: no byte is written, and nobody waits for memory.
-            let (what, limit) = ("bytes of one append to this cluster", all * self.block_size);
+            let what = "bytes of one append to this cluster";
             return Err(CatalogError::LimitExceeded { what, limit });
         }
         let units = self.units().capacity_for(bytes.clamp(1, self.block_size));
@@ -82,13 +81,14 @@ impl Catalog {
         Ok(self.grown_private(s, block))
     }
 
-    /// The blocks of all servers in all tiers, free or not.
-    fn all_blocks(&self) -> u64 {
+    /// The bytes of all servers in all tiers, free or not; `None` without a server.
+    pub(crate) fn all_bytes(&self) -> Option<u64> {
         let below = |server: &Server| -> u64 {
             (0..server.tiers.len()).map(|tier| u64::from(server.below(tier).total)).sum()
         };
         let of = |server: &Server| u64::from(server.total) / self.whole() + below(server);
-        self.pool.servers().map(|(_, server)| of(server)).sum()
+        let blocks: u64 = self.pool.servers().map(|(_, server)| of(server)).sum();
+        (blocks > 0).then_some(blocks * self.block_size)
     }
 
     /// The file that a client may append to.

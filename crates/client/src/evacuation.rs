@@ -9,7 +9,7 @@
 use crate::client::{Client, handle};
 use crate::error::Error;
 use crate::kv::Kv;
-use crate::large::Extents;
+use crate::large::{Below, Extents};
 use crate::queue::Queue;
 use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied};
@@ -17,11 +17,10 @@ use crate::transport::Sink;
 use honeycomb_types::limits::EXTENT_REF;
 use honeycomb_types::{BlockAt, JobId, Kind, StructureId};
 use honeycomb_wire::data::{Brings, ScanArgs, Scanned, scanned};
-use honeycomb_wire::extents::{
-    ExtentRef, PutExtents, StoredWhen, extents, put_extents, value_length,
-};
+use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, extents, value_length};
 use honeycomb_wire::queue::large_items;
 use honeycomb_wire::{Op, Status};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// Bytes of keys and lists of one part of a scan.
@@ -56,7 +55,7 @@ impl Client {
         leaving: &BTreeSet<BlockAt>,
     ) -> Result<Carried, Error> {
         let opened = self.open_by_id(job, structure)?;
-        let there = opened.ask_for_extents(0, Vec::new())?;
+        let there = opened.ask_for_extents(0, Vec::new(), 0)?;
         let there = there.iter().map(|entry| entry.at());
         let had = there.filter(|at| leaving.contains(at)).collect();
         let mut carried = Carried { had, ..Carried::default() };
@@ -72,9 +71,20 @@ impl Client {
 }
 
 impl Carried {
-    /// Whether a value has a part in the leaving blocks.
-    fn names(&self, list: &[u8]) -> Result<bool, Error> {
-        Ok(extents(list)?.iter().any(|extent| self.had.contains(&extent.at)))
+    /// Whether a value has a part in the leaving blocks, or a list of its parts.
+    fn names(&self, all: &Extents<'_>, list: &[u8]) -> Result<bool, Error> {
+        let leaves = |list: &[u8]| -> Result<bool, Error> {
+            Ok(extents(list)?.iter().any(|extent| self.had.contains(&extent.at)))
+        };
+        let mut list = Cow::Borrowed(list);
+        while !leaves(&list)? {
+            match all.below(&list)? {
+                Below::Lists(below) => list = Cow::Owned(below),
+                // If one is gone, the value was replaced.
+                Below::Value | Below::Gone => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     /// Counts the attempt to move one value.
@@ -96,8 +106,9 @@ fn finds_no_room(status: Status) -> bool {
 
 impl Extents<'_> {
     /// Rewrites a value extent by extent; returns its new list, or `None` if one of them is gone.
-    fn rewrite(&self, list: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.length_of(list)?;
+    fn rewrite(&self, named: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let Some(list) = self.pieces_of(named)? else { return Ok(None) };
+        self.length_of(&list)?;
         let mut new: Vec<ExtentRef> = Vec::with_capacity(list.len() / EXTENT_REF);
         let (mut kept, mut bytes) = (self.0.now(), Vec::new());
         for piece in list.chunks_exact(EXTENT_REF) {
@@ -105,13 +116,13 @@ impl Extents<'_> {
             if !self.read_into(piece, &mut bytes)? {
                 return Ok(None);
             }
-            new.extend(self.write(&[&bytes])?);
+            new.extend(extents(&self.write(&[&bytes])?)?);
             self.keep_on(&mut kept, &new)?;
         }
-        let new = put_extents(&new);
+        let new = self.name(new)?;
         debug_assert_eq!(
-            value_length(&new),
-            value_length(list),
+            (value_length(&new), new.len()),
+            (value_length(named), named.len()),
             "INV-39: a value is rewritten with another length"
         );
         Ok(Some(new))
@@ -139,7 +150,7 @@ impl Kv {
             let replied = self.0.run(exchange)?;
             for (key, value) in scanned(&page)? {
                 if let Scanned::Extents(list) = value
-                    && carried.names(list)?
+                    && carried.names(&self.extents(), list)?
                 {
                     carried.count(self.carry(key, list))?;
                 }
@@ -184,7 +195,7 @@ impl Queue {
                 wait_until: None,
             })?;
             for (number, list) in large_items(&page)? {
-                if carried.names(list)? {
+                if carried.names(&self.extents(), list)? {
                     carried.count(self.carry(at, number, list))?;
                 }
             }

@@ -7,6 +7,8 @@
 //! written again. Reading: the block of the key returns the list of extents, and they are read
 //! concurrently. Extents are immutable: either all bytes belong to one value, or an extent is gone
 //! because the value was replaced, and the key is read again.
+//!
+//! If an entry cannot list all extents, lists of them are written and read as extents, too (ADR 0059).
 
 use crate::error::Error;
 use crate::kv::Kv;
@@ -14,14 +16,13 @@ use crate::many::run_many;
 use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied, Structure};
 use crate::transport::{Sink, make_length};
-use crate::writing::{WriteStep, Writing};
+use crate::writing::{Division, WriteStep, Writing};
 use honeycomb_types::limits::{ARGS_MAX, EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::data::Scanned;
-use honeycomb_wire::extents::{
-    ExtentRef, PutExtents, StoredWhen, extents, put_extents, value_length,
-};
+use honeycomb_wire::extents::{ExtentRef, ListHead, PutExtents, StoredWhen, extents, value_length};
 use honeycomb_wire::{Op, Status};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -35,6 +36,16 @@ const KEEP_AT_ONCE: usize = 4096;
 const _: () = assert!(8 * KEEP_AT_ONCE <= ARGS_MAX);
 /// How often extents are retained while a value is being written.
 const KEEP_EVERY: Duration = Duration::from_millis(EXTENT_PENDING_MS / 4);
+
+/// The extents that a list names.
+pub(crate) enum Below {
+    /// Pieces of the value.
+    Value,
+    /// Lists, joined to the list of the next level.
+    Lists(Vec<u8>),
+    /// One of them is gone: the value was replaced.
+    Gone,
+}
 
 /// The extents of the large values of a structure: a value is in extents if it is longer than an eighth of a
 /// block.
@@ -51,35 +62,62 @@ impl Extents<'_> {
         usize::try_from(kv_value_max(self.0.block_size())).unwrap_or(usize::MAX)
     }
 
-    /// Writes a value as extents that nothing names yet.
-    pub fn write(&self, value: &[&[u8]]) -> Result<Vec<ExtentRef>, Error> {
+    fn division(&self) -> Division {
+        Division::of(self.0.block_size())
+    }
+
+    /// Writes a value as extents that nothing names yet, and returns its list.
+    pub fn write(&self, value: &[&[u8]]) -> Result<Vec<u8>, Error> {
         let length = value.iter().map(|part| part.len()).sum();
-        let mut writing = Writing::new(length, self.piece_limit());
+        let mut writing = Writing::new(length, self.division());
+        if length as u64 > self.0.block_size() {
+            // A value that no memory can hold is refused before its first byte is written.
+            let (piece, now) = (self.piece_limit() as u64, self.0.now());
+            let entries = self.0.ask_for_extents(piece, Vec::new(), length as u64)?;
+            self.0.with_routing(|routing| writing.given(routing, now, &entries))?;
+        }
         let pieces = writing.cut(value);
+        let list = self.write_rest(writing, &pieces)?;
+        let sum = value_length(&list);
+        assert_eq!(sum, length as u64, "INV-39: the extents of a value have another length");
+        Ok(list)
+    }
+
+    /// Writes the lists of a value whose pieces are these extents, and returns its list.
+    pub fn name(&self, pieces: Vec<ExtentRef>) -> Result<Vec<u8>, Error> {
+        self.write_rest(Writing::naming(pieces, self.division()), &[])
+    }
+
+    fn write_rest(&self, mut writing: Writing, pieces: &[Vec<&[u8]>]) -> Result<Vec<u8>, Error> {
         let mut kept = self.0.now();
         loop {
             let now = self.0.now();
             let next = self.0.with_routing(|routing| writing.next(routing, now, AT_ONCE));
             let (at, some) = match next {
-                WriteStep::Done(list) => {
-                    let sum: usize = list.iter().map(|extent| extent.len as usize).sum();
-                    assert_eq!(sum, length, "INV-39: the extents of a value have another length");
-                    return Ok(list);
-                }
+                WriteStep::Done(list) => return Ok(list),
                 WriteStep::Ask { bytes, full } => {
-                    let entries = self.0.ask_for_extents(bytes as u64, full)?;
+                    let entries = self.0.ask_for_extents(bytes as u64, full, 0)?;
                     self.0.with_routing(|routing| writing.given(routing, now, &entries))?;
                     continue;
                 }
                 WriteStep::Put { at, pieces } => (at, pieces),
             };
-            let exchanges = some.iter().map(|i| Exchange {
-                op: Op::ExtentPut,
-                target: Target::Extents(at),
-                args: Args::Fixed(&[]),
-                payload: &pieces[*i],
-                sink: Sink::None,
-                wait_until: None,
+            let lists = writing.lists();
+            let lists: Option<Vec<[&[u8]; 1]>> =
+                lists.map(|lists| some.iter().map(|i| [&lists[*i][..]]).collect());
+            let exchanges = some.iter().enumerate().map(|(n, i)| {
+                let (op, args, payload): (_, &[u8], &[&[u8]]) = match &lists {
+                    None => (Op::ExtentPut, &[], &pieces[*i]),
+                    Some(lists) => (Op::ExtentPutList, &[0], &lists[n]),
+                };
+                Exchange {
+                    op,
+                    target: Target::Extents(at),
+                    args: Args::Fixed(args),
+                    payload,
+                    sink: Sink::None,
+                    wait_until: None,
+                }
             });
             for (i, result) in some.iter().zip(run_many(self.0, exchanges.collect())) {
                 let result = result.map(|replied| replied.header.value);
@@ -127,8 +165,39 @@ impl Extents<'_> {
         Ok(())
     }
 
+    /// Reads the lists that a list names.
+    pub fn below(&self, list: &[u8]) -> Result<Below, Error> {
+        let Some(head) = ListHead::of(list) else { return Ok(Below::Value) };
+        let named = extents(list)?;
+        let mut bytes = vec![0; named.iter().map(|extent| extent.len as usize).sum()];
+        if !self.read_into(list, &mut bytes)? {
+            return Ok(Below::Gone);
+        }
+        let mut rest = &bytes[..];
+        let lists = named.iter().map(|extent| {
+            let (one, more) = rest.split_at(extent.len as usize);
+            rest = more;
+            one
+        });
+        Ok(Below::Lists(head.join(lists)?))
+    }
+
+    /// The list of the pieces of a value: reads the lists in between. `None` if an extent is gone.
+    pub fn pieces_of<'l>(&self, list: &'l [u8]) -> Result<Option<Cow<'l, [u8]>>, Error> {
+        let mut list = Cow::Borrowed(list);
+        loop {
+            match self.below(&list)? {
+                Below::Value => return Ok(Some(list)),
+                Below::Lists(below) => list = Cow::Owned(below),
+                Below::Gone => return Ok(None),
+            }
+        }
+    }
+
     /// Reads a value from its extents; returns false if one of them is gone.
     pub fn read(&self, list: &[u8], sink: Sink<'_>) -> Result<bool, Error> {
+        let Some(list) = self.pieces_of(list)? else { return Ok(false) };
+        let list = &list[..];
         let total = self.length_of(list)?;
         let too_short = |text: String| Err(Error::new(Status::InvalidArgument, text));
         match sink {
@@ -148,8 +217,8 @@ impl Extents<'_> {
         }
     }
 
-    /// The length of a value that a reply names by its extents, if there can be such a value: memory of
-    /// this length is allocated.
+    /// The length of a value whose pieces these are, if there can be such a value: memory of this length is
+    /// allocated.
     pub fn length_of(&self, list: &[u8]) -> Result<usize, Error> {
         let (most, total) = (kv_value_max(self.0.block_size()), value_length(list));
         if extents(list)?.iter().any(|extent| extent.len == 0) || total > most {
@@ -163,7 +232,7 @@ impl Extents<'_> {
         Ok(total as usize)
     }
 
-    /// As `read`, for exactly as many bytes as `out` has.
+    /// Reads the extents of one list, which have exactly as many bytes as `out`.
     pub fn read_into(&self, list: &[u8], mut out: &mut [u8]) -> Result<bool, Error> {
         let list = extents(list)?;
         self.0.know_servers(&list)?;
@@ -224,9 +293,11 @@ impl Kv {
     ) -> Result<Replied, Error> {
         let mut tries = 0;
         loop {
-            let list = put_extents(&self.extents().write(value)?);
-            let (args, payload) = PutExtents { when, key, list: &list }.encode();
-            match self.send_one(Op::KvPutExtents, key, &args, &[&payload], Sink::None) {
+            let stored = self.extents().write(value).and_then(|list| {
+                let (args, payload) = PutExtents { when, key, list: &list }.encode();
+                self.send_one(Op::KvPutExtents, key, &args, &[&payload], Sink::None)
+            });
+            match stored {
                 Err(e) if e.status == Status::ExtentGone => {
                     tries += 1;
                     if tries == TRIES {

@@ -14,7 +14,7 @@ use crate::structure::{Args, Exchange};
 use crate::transport::Sink;
 use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_types::{Time, Verbs};
-use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, put_extents, value_length};
+use honeycomb_wire::extents::{PutExtents, StoredWhen, extents, value_length};
 use honeycomb_wire::queue::{AckAction, GetArgs, GetExtentsArgs, LargeItem};
 use honeycomb_wire::{Field, Op, Status};
 use std::time::Duration;
@@ -162,8 +162,8 @@ impl LargePut<'_> {
         self.await_room(item.len() as u64)?;
         let mut tries = 0;
         loop {
-            let written = self.queue.extents().write(&[item])?;
-            match self.put_written(&written) {
+            let written = self.queue.extents().write(&[item]);
+            match written.and_then(|list| self.put_written(&list)) {
                 Err(e) if e.status == Status::ExtentGone => {}
                 other => return other,
             }
@@ -215,9 +215,9 @@ impl LargePut<'_> {
     }
 
     /// Puts an item that is written, after a wait for space.
-    fn put_written(&self, written: &[ExtentRef]) -> Result<(), Error> {
-        let (mut kept, list) = (self.queue.structure().now(), put_extents(written));
-        let put = PutExtents { when: StoredWhen::Always, key: &[], list: &list };
+    fn put_written(&self, list: &[u8]) -> Result<(), Error> {
+        let (mut kept, written) = (self.queue.structure().now(), extents(list)?);
+        let put = PutExtents { when: StoredWhen::Always, key: &[], list };
         let (args, payload) = put.encode();
         loop {
             let asked = self.until.min(self.queue.structure().now() + PUT_STEP);
@@ -236,7 +236,7 @@ impl LargePut<'_> {
                     if asked > clock.now() || interrupt::pause(clock, clock.now()) {
                         return Err(e);
                     }
-                    self.queue.extents().keep_on(&mut kept, written)?;
+                    self.queue.extents().keep_on(&mut kept, &written)?;
                 }
                 other => return other.map(drop),
             }

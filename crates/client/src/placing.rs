@@ -119,13 +119,20 @@ impl Placing {
             }
             // It was empty, and was freed when another client let the file continue: the map is a newer one.
             Err(e) if e.status == Status::UnknownBlock => {}
+            // The file was sealed behind the private blocks: the newer map lists them.
+            Err(e) if e.status == Status::Sealed && self.offset(routing).is_some() => return Ok(()),
             // The file was sealed before the private blocks, which were freed: the map lists none of them
             // under a later name.
             Err(e) if e.status == Status::Sealed && self.is_before(routing) => return Err(e),
             Err(e) => return Err(after_commit(e)),
         }
         self.hops += 1;
-        self.names = if self.names == Names::Gone { Names::Lost } else { Names::Unchecked };
+        self.names = match self.names {
+            // If the file was sealed before them, one of the next blocks shows that.
+            Names::Gone if self.is_before(routing) => Names::Gone,
+            Names::Gone => Names::Lost,
+            _ => Names::Unchecked,
+        };
         Ok(())
     }
 
@@ -220,6 +227,40 @@ mod tests {
         goes_on(&mut placing, &mut routing, 10, entry(0, 19, 9));
         let PlaceStep::Done(Err(e)) = placing.next(&routing) else { panic!("{placing:?}") };
         assert_eq!(e.status, Status::OutcomeUnknown);
+    }
+
+    /// The tail was empty and was freed, and the newer map ends with the private block, which is sealed: the
+    /// append was reported as refused, and was visible.
+    #[test]
+    fn seal_behind_the_private_blocks_is_none_of_the_append() {
+        let mut placing = Placing::new(vec![entry(0, 7, 3)], Epoch(5));
+        let mut routing = file(vec![entry(0, 1, 1), entry(40, 2, 2)]);
+        let PlaceStep::Continue(tail) = placing.next(&routing) else { panic!("{placing:?}") };
+        routing.map.entries = vec![entry(0, 1, 1), entry(40, 7, 3)];
+        let sealed = Error::new(Status::Sealed, "the file is sealed");
+        placing.continued(&mut routing, tail, Err(sealed)).unwrap();
+        assert!(matches!(placing.next(&routing), PlaceStep::Done(Ok(40))));
+    }
+
+    /// Both names are gone because the file was sealed before them. Blocks in between were taken for their
+    /// later names, and the outcome was unknown.
+    #[test]
+    fn seal_before_the_private_blocks_is_found_behind_earlier_successors() {
+        let mut placing = Placing::new(vec![entry(0, 7, 3), entry(60_000, 8, 4)], Epoch(5));
+        let mut routing = file(vec![entry(0, 1, 1)]);
+        goes_on(&mut placing, &mut routing, 10, entry(0, 2, 1));
+        goes_on(&mut placing, &mut routing, 20, entry(0, 3, 1));
+        assert!(matches!(placing.next(&routing), PlaceStep::Refresh));
+        goes_on(&mut placing, &mut routing, 5, entry(0, 4, 2));
+        for _ in 0..2 {
+            assert!(matches!(placing.next(&routing), PlaceStep::Check(_)));
+            placing.checked(Err(gone())).unwrap();
+        }
+        goes_on(&mut placing, &mut routing, 5, entry(0, 5, 2));
+        let PlaceStep::Continue(tail) = placing.next(&routing) else { panic!("{placing:?}") };
+        let sealed = Error::new(Status::Sealed, "the file is sealed");
+        let ended = placing.continued(&mut routing, tail, Err(sealed)).unwrap_err();
+        assert_eq!(ended.status, Status::Sealed);
     }
 
     /// The private blocks are freed with the end of a file, unless they serve under later names.

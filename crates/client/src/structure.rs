@@ -363,20 +363,23 @@ impl Structure {
     /// since.
     pub(crate) fn know_servers(&self, list: &[ExtentRef]) -> Result<(), Error> {
         if !self.with_routing(|routing| routing.knows_servers(list)) {
-            let entries = self.ask_for_extents(0, Vec::new())?;
+            let entries = self.ask_for_extents(0, Vec::new(), 0)?;
             self.with_routing(|routing| routing.learn_servers(&entries));
         }
         Ok(())
     }
 
     /// Requests from the controller a block with room for an extent of this size, other than the
-    /// full ones; with 0 bytes, all blocks of extents.
+    /// full ones; with 0 bytes, all blocks of extents. Refused if the cluster could not hold a value of
+    /// `value` bytes.
     pub(crate) fn ask_for_extents(
         &self,
         bytes: u64,
         full: Vec<u64>,
+        value: u64,
     ) -> Result<Vec<MapEntry>, Error> {
-        let body = ExtentBlocksRequest { job: self.job.0, structure: self.id.0, bytes, full };
+        let (job, structure) = (self.job.0, self.id.0);
+        let body = ExtentBlocksRequest { job, structure, bytes, full, value };
         let asked = self.context.ask(Op::ExtentBlocks, &body, self.deadline());
         let reply: ExtentBlocksReply = asked.map_err(|e| self.named(e))?;
         Ok(reply.entries)

@@ -45,6 +45,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::OutOfMemory(_) => Status::OutOfMemory,
         E::QuotaExceeded { .. } => Status::QuotaExceeded,
         E::LimitExceeded { .. } => Status::LimitExceeded,
+        E::ValueTooLarge { .. } => Status::ValueTooLarge,
         E::Sealed { .. } => Status::Sealed,
         E::StaleBlock { .. } | E::NoSuccessor { .. } => Status::WrongEpoch,
         E::NotSealed { .. } | E::NotFirst { .. } | E::Moving { .. } | E::Recovering => Status::Busy,

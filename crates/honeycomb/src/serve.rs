@@ -15,7 +15,7 @@ use honeycomb_server::{Departure, MemoryServer, ReserveOptions, ServerOptions, c
 use honeycomb_structures::Registry;
 use honeycomb_transfer::evacuation;
 use honeycomb_transport::unix::UnixDoor;
-use honeycomb_types::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MIN, kv_value_max};
+use honeycomb_types::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MIN, listed_value_max};
 use honeycomb_wire::Status;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -204,10 +204,10 @@ fn within_machine(memory: u64) -> CommandResult<u64> {
 }
 
 /// The block size of a cluster on one machine with this many bytes of memory: small enough for some hundreds
-/// of blocks, if a quarter of the memory fits into one value then.
+/// of blocks, if one value can list a quarter of the memory then.
 pub fn fitting_block_size(memory: u64) -> u64 {
     let mut size = (memory / BLOCKS_WANTED).max(BLOCK_SIZE_MIN).next_power_of_two();
-    while size < BLOCK_SIZE_DEFAULT && kv_value_max(size) < memory / VALUE_FRACTION {
+    while size < BLOCK_SIZE_DEFAULT && listed_value_max(size) < memory / VALUE_FRACTION {
         size *= 2;
     }
     size.min(BLOCK_SIZE_DEFAULT)

@@ -10,9 +10,9 @@
 
 use crate::{Adopted, Answer, Event, Operation, Ticket, large_limit};
 use honeycomb_types::Time;
-use honeycomb_types::limits::{EXTENT_OWNER, EXTENT_REF, extents_per_value};
+use honeycomb_types::limits::{EXTENT_OWNER, EXTENT_REF, extents_per_value, kv_value_max};
 use honeycomb_wire::Status;
-use honeycomb_wire::extents::{ExtentRef, PutExtents, extents};
+use honeycomb_wire::extents::{ExtentRef, ListHead, PutExtents, extents, value_length};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -98,6 +98,11 @@ impl Adopting {
             self.said.push_back(Event::DropExtents(0, list));
         }
         refusal
+    }
+
+    /// Drops the extents of a stored list.
+    pub fn drops(&mut self, stored: &[u8]) {
+        self.said.push_back(dropped(stored));
     }
 
     /// Completes a put that owns its extents now, or whose adoption was refused. `store` stores the list, in
@@ -187,7 +192,7 @@ pub(crate) fn read_list(size: usize, payload: &[u8]) -> Result<Vec<ExtentRef>, A
     let most = extents_per_value(size as u64) as usize;
     if payload.len() > most * EXTENT_REF {
         let count = payload.len() / EXTENT_REF;
-        let text = format!("a value of {count} extents; the limit is {most}");
+        let text = format!("a list of {count} extents; the limit is {most}");
         return Err(Answer::refuse(Status::ValueTooLarge, text));
     }
     Ok(extents(payload)?)
@@ -199,6 +204,11 @@ pub(crate) fn admit_list(size: usize, payload: &[u8]) -> Result<Vec<ExtentRef>, 
     if list.is_empty() || list.iter().any(|e| e.len == 0 || e.len as usize > longest) {
         let text = format!("each extent of a value has 1 to {longest} bytes");
         return Err(Answer::refuse(Status::InvalidArgument, text));
+    }
+    let (bytes, most) = (value_length(payload), kv_value_max(size as u64));
+    if ListHead::of(payload).is_some() && bytes > most {
+        let text = format!("a value of {bytes} bytes; the limit is {most}");
+        return Err(Answer::refuse(Status::ValueTooLarge, text));
     }
     Ok(list)
 }

@@ -8,26 +8,35 @@
 //! So a pending extent has an end time, and an adopted extent belongs to an entry. If the same bytes are
 //! written twice, because an answer was lost, one of the two extents gets no owner and expires. Therefore
 //! writes of extents need no lanes.
+//!
+//! An extent may be a list of other extents (ADR 0059). Its put adopts them as an entry does, and when the
+//! list is dropped, they are dropped too. The bytes of a list are on the heap, and its room in the block is
+//! not written: so a list can be dropped while the block is in a lower tier.
 
+use crate::adopting::{Adopting, list_of};
 use crate::kv::arena::{Arena, Owner, round_up};
 use crate::kv::shrink::Shrink;
 use crate::{
-    Answer, Content, Event, Operation, Ops, Outcome, Payload, Rest, Snapshot, Streaming, Structure,
-    Ticket, Waits, large_limit,
+    Adopted, Adopts, Answer, Content, Event, Operation, Ops, Outcome, Payload, Rest, Snapshot,
+    Streaming, Structure, Ticket, Waits, busy, large_limit,
 };
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
-use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE};
+use honeycomb_types::limits::{EXTENT_OWNER, EXTENT_PENDING_MS, EXTENTS_IDLE};
 use honeycomb_types::{Bug, Time};
+use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, extents};
 use honeycomb_wire::{Field, Malformed, Op, Reader, Status};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bookkeeping bytes for each extent, outside of the block.
 const EXTENT_COST: usize = 128;
 /// How often to inspect dropped extents that are still being read.
 const SWEEP_AGAIN: Duration = Duration::from_millis(50);
+/// Delay of a repeated put of a list whose first one is under way, in microseconds.
+const LIST_AGAIN_US: u64 = 5_000;
 /// Bookkeeping may take the block's size divided by this, in addition to the charged bytes. Extents of kvs
 /// have at least 1/16 of a block each, so only writers of other extents come near the bound.
 const COST_FRACTION: usize = 16;
@@ -55,6 +64,50 @@ struct ArrivingPayload {
     filled: usize,
 }
 
+/// Extents that are lists, and those that will be.
+#[derive(Default)]
+struct Lists {
+    adopting: Adopting,
+    /// The room of each list whose extents are being adopted.
+    rooms: BTreeMap<Ticket, Range<usize>>,
+    /// The stored form of each list, by its id: the owner of its extents, and the list.
+    stored: BTreeMap<u64, Arc<[u8]>>,
+}
+
+impl Lists {
+    /// The id of this list, if it is stored: its extents have one owner, so a second one is a repetition.
+    fn id_of(&self, list: &[u8]) -> Option<u64> {
+        self.stored.iter().find(|(_, stored)| list_of(stored) == list).map(|(id, _)| *id)
+    }
+
+    fn get(&self, id: u64) -> Option<Arc<[u8]>> {
+        self.stored.get(&id).map(|stored| list_of(stored).into())
+    }
+
+    fn is_waiting(&self, list: &[u8]) -> bool {
+        self.adopting.parked(|put| put.list == list, |_| 0).0 > 0
+    }
+}
+
+/// The extents of a list that can be an extent of a block of this size.
+fn admit(size: usize, args: &[u8], payload: &[u8]) -> Result<Vec<ExtentRef>, Answer> {
+    let refuse = |text: String| Answer::refuse(Status::InvalidArgument, text);
+    let PutExtents { when: StoredWhen::Always, key: [], list } = PutExtents::decode(args, payload)?
+    else {
+        return Err(refuse("the arguments of ExtentPutList are mode 0".into()));
+    };
+    let (list, most) = (extents(list)?, large_limit(size));
+    if list.is_empty() || list.iter().any(|e| e.len == 0 || e.len as usize > most) {
+        return Err(refuse(format!("each extent of a list has 1 to {most} bytes")));
+    }
+    // So the heap bytes of lists are bounded by the number of extents.
+    let all: HashSet<_> = list.iter().map(|extent| (extent.at, extent.id)).collect();
+    match all.len() == list.len() {
+        true => Ok(list),
+        false => Err(refuse("a list names an extent twice".into())),
+    }
+}
+
 /// One block of extents.
 pub struct ExtentBlock {
     size: usize,
@@ -63,6 +116,7 @@ pub struct ExtentBlock {
     /// Pending extents, by the time at which they are dropped.
     pending: BTreeSet<(Time, u64)>,
     fills: HashMap<Ticket, ArrivingPayload>,
+    lists: Lists,
     last_id: u64,
     /// The largest end of all extents that ever existed: so many bytes are written to a lower tier and read
     /// from it, even if extents are dropped meanwhile.
@@ -89,6 +143,7 @@ impl ExtentBlock {
             extents: BTreeMap::new(),
             pending: BTreeSet::new(),
             fills: HashMap::new(),
+            lists: Lists::default(),
             last_id: 0,
             reach: 0,
             shrink: Shrink::after(EXTENTS_IDLE),
@@ -109,8 +164,10 @@ impl ExtentBlock {
     pub fn check(&self) {
         self.arena.check();
         let held = self.extents.values().map(|held| (held.at, held.len));
-        let mut places: Vec<(usize, usize)> =
-            held.chain(self.fills.values().map(|fill| (fill.at, fill.len))).collect();
+        let mut places: Vec<(usize, usize)> = held
+            .chain(self.fills.values().map(|fill| (fill.at, fill.len)))
+            .chain(self.lists.rooms.values().map(|room| (room.start, room.len())))
+            .collect();
         places.sort_unstable();
         let used = self.arena.iter().filter(|extent| extent.owner != Owner::Zombie);
         let used: Vec<(usize, usize)> = used.map(|extent| (extent.at, extent.len)).collect();
@@ -122,6 +179,10 @@ impl ExtentBlock {
             ExtentOwner::Adopted(_) => None,
         });
         assert_eq!(pending.collect::<BTreeSet<_>>(), self.pending);
+        for (id, stored) in &self.lists.stored {
+            let held = self.extents.get(id).map(|held| held.len);
+            assert_eq!(held, Some(list_of(stored).len()), "INV-63: list {id} is an extent");
+        }
         assert!(!self.closed || self.is_empty());
     }
 
@@ -175,20 +236,51 @@ impl ExtentBlock {
         Ok(self.keep(now, at, payload.len()))
     }
 
+    /// Parks a put of a list until it owns the extents that the list names.
+    fn begin_list(
+        &mut self,
+        block: &mut Backing,
+        operation: &Operation<'_>,
+        payload: &[u8],
+    ) -> Result<Option<Answer>, Answer> {
+        let extents = admit(self.size, operation.args, payload)?;
+        if let Some(id) = self.lists.id_of(payload) {
+            self.keep_ids(operation.now, &[id])?;
+            return Ok(Some(Answer::ok(id)));
+        }
+        if self.lists.is_waiting(payload) {
+            return Err(busy(LIST_AGAIN_US));
+        }
+        let at = self.place(block, operation.now, payload.len())?;
+        if let Err(refusal) = self.lists.adopting.park(operation, payload, extents) {
+            self.arena.free(at);
+            return Err(refusal);
+        }
+        self.lists.rooms.insert(operation.ticket, at..at + payload.len());
+        Ok(None)
+    }
+
     fn get(&self, args: &[u8]) -> Result<Answer, Answer> {
         let id = u64::decode(args)?;
         let held = self.extents.get(&id).ok_or_else(|| gone(id))?;
-        Ok(Answer::ok(0).with(Payload::Block(held.at..held.at + held.len)))
+        Ok(Answer::ok(0).with(match self.lists.get(id) {
+            Some(list) => Payload::Bytes(list),
+            None => Payload::Block(held.at..held.at + held.len),
+        }))
     }
 
     fn keep_on(&mut self, now: Time, args: &[u8]) -> Result<Answer, Answer> {
-        let ids = ids(args)?;
+        self.keep_ids(now, &ids(args)?)?;
+        Ok(Answer::ok(0))
+    }
+
+    fn keep_ids(&mut self, now: Time, ids: &[u64]) -> Result<(), Answer> {
         let due = now + Duration::from_millis(EXTENT_PENDING_MS);
         if self.leaves > now {
             // The value is written again elsewhere: the block has to leave.
             return Err(gone(ids.first().copied().unwrap_or_default()));
         }
-        for id in ids {
+        for &id in ids {
             let held = self.extents.get_mut(&id).ok_or_else(|| gone(id))?;
             if let ExtentOwner::Pending(before) = held.state {
                 self.pending.remove(&(before, id));
@@ -196,7 +288,7 @@ impl ExtentBlock {
                 held.state = ExtentOwner::Pending(due);
             }
         }
-        Ok(Answer::ok(0))
+        Ok(())
     }
 
     /// Adopts all of them or none.
@@ -240,12 +332,20 @@ impl ExtentBlock {
             let timed = self.pending.remove(&(due, id));
             assert!(timed, "INV-39: extent {id} is dropped, and had no time without an owner");
         }
-        // Current readers still read the old content.
-        self.arena.retire(block, held.at);
+        match self.lists.stored.remove(&id) {
+            Some(list) => {
+                self.arena.free(held.at);
+                if !Bug::ListForgetsExtents.active() {
+                    self.lists.adopting.drops(&list);
+                }
+            }
+            // Current readers still read the old content.
+            None => self.arena.retire(block, held.at),
+        }
     }
 
     fn is_empty(&self) -> bool {
-        self.extents.is_empty() && self.fills.is_empty()
+        self.extents.is_empty() && self.fills.is_empty() && self.lists.rooms.is_empty()
     }
 
     /// The checks after every change: whether the block is empty, and whether there is memory to return.
@@ -276,6 +376,10 @@ impl Structure for ExtentBlock {
     fn content_mut(&mut self) -> Option<&mut dyn Content> {
         Some(self)
     }
+
+    fn adopts(&mut self) -> Option<&mut dyn Adopts> {
+        Some(self)
+    }
 }
 
 impl Ops for ExtentBlock {
@@ -284,6 +388,14 @@ impl Ops for ExtentBlock {
         self.arena.sweep_some(block);
         let result = match operation.op {
             Op::ExtentPut => no_arguments(args).and_then(|()| self.put(block, now, payload)),
+            Op::ExtentPutList => match self.begin_list(block, operation, payload) {
+                Ok(None) => {
+                    self.look(now);
+                    return Outcome::Parked;
+                }
+                Ok(Some(answer)) => Ok(answer),
+                Err(refusal) => Err(refusal),
+            },
             Op::ExtentGet => self.get(args),
             Op::ExtentKeep => self.keep_on(now, args),
             Op::ExtentAdopt => self.adopt(args),
@@ -295,13 +407,34 @@ impl Ops for ExtentBlock {
     }
 
     fn event(&mut self) -> Option<Event> {
-        std::mem::take(&mut self.drained).then_some(Event::Drained)
+        let drained = std::mem::take(&mut self.drained).then_some(Event::Drained);
+        drained.or_else(|| self.lists.adopting.event())
     }
 
     /// Without the bookkeeping, which has a bound of its own: a client that sees space left in a block sends
     /// extents that fit, and eight of the largest extents fill it to the last byte.
     fn bytes_used(&self) -> u64 {
         (self.size - self.arena.free_bytes()) as u64
+    }
+}
+
+impl Adopts for ExtentBlock {
+    fn adopted(&mut self, _block: &mut Backing, now: Time, adopted: Adopted) {
+        let Some(room) = self.lists.rooms.remove(&adopted.ticket) else { return };
+        let mut adopting = std::mem::take(&mut self.lists.adopting);
+        let mut stored = false;
+        adopting.complete(now, adopted, |put, bytes| {
+            let answer = self.keep(now, room.start, put.list.len());
+            assert_eq!(EXTENT_OWNER + room.len(), bytes.len(), "INV-63: the room is of the list");
+            self.lists.stored.insert(answer.value, bytes.into());
+            stored = true;
+            Ok(Some(answer))
+        });
+        if !stored {
+            self.arena.free(room.start);
+        }
+        self.lists.adopting = adopting;
+        self.look(now);
     }
 }
 
@@ -384,19 +517,24 @@ impl Content for ExtentBlock {
     fn snapshot(&self, _range: (u64, u64)) -> Snapshot {
         let adopted =
             self.extents.iter().filter(|(_, h)| matches!(h.state, ExtentOwner::Adopted(_)));
-        let places: Vec<(u64, Range<usize>)> =
-            adopted.map(|(id, held)| (*id, held.at..held.at + held.len)).collect();
+        let places = adopted
+            .map(|(id, held)| (*id, held.at..held.at + held.len, self.lists.get(*id)))
+            .collect::<Vec<_>>();
         Snapshot::items(self.reach, move |bytes, out| {
-            for (id, place) in &places {
+            for (id, place, list) in &places {
                 let length = (place.len() as u32).to_le_bytes();
-                out.item(&[&id.to_le_bytes(), &length, &bytes[place.clone()]])?;
+                let extent = list.as_deref().unwrap_or(&bytes[place.clone()]);
+                out.item(&[&id.to_le_bytes(), &length, extent])?;
             }
             Ok(())
         })
     }
 
     fn rests(&self) -> Rest {
-        if self.fills.is_empty() { Rest::Pieces(self.reach) } else { Rest::Busy }
+        match self.fills.is_empty() && self.lists.rooms.is_empty() {
+            true => Rest::Pieces(self.reach),
+            false => Rest::Busy,
+        }
     }
 
     /// In a lower tier, the room of dropped extents becomes free only when the block is empty.

@@ -538,7 +538,7 @@ mod tests {
         assert_eq!(names(&FileKind), format!("{grows}, movable, journaled"));
         assert_eq!(names(&QueueKind), format!("{grows}, {reads}, adopts"));
         assert_eq!(names(&KvKind), format!("streaming, {common}, {reads}, adopts"));
-        assert_eq!(names(&ExtentsKind), "streaming, waits, content");
+        assert_eq!(names(&ExtentsKind), "streaming, waits, content, adopts");
     }
 
     #[test]

@@ -4,6 +4,8 @@ use crate::FlushError;
 use crate::manifest::FlushedStructure;
 use crate::read::Flushed;
 use honeycomb_types::limits::EXTENT_REF;
+use honeycomb_wire::extents::ListHead;
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Bytes before each extent in its part: id u64, length u32.
@@ -64,6 +66,18 @@ impl<'a> ExtentIndex<'a> {
 
     /// The value of a list of extents.
     pub fn value(&self, list: &[u8]) -> Result<Vec<u8>, FlushError> {
+        let mut list = Cow::Borrowed(list);
+        while let Some(head) = ListHead::of(&list) {
+            let lists = list[EXTENT_REF..].chunks(EXTENT_REF).map(|one| self.named(one));
+            let lists: Vec<Vec<u8>> = lists.collect::<Result<_, _>>()?;
+            let below = head.join(lists.iter().map(|list| &list[..]));
+            list = Cow::Owned(below.map_err(|e| self.missing(e.to_string()))?);
+        }
+        self.named(&list)
+    }
+
+    /// The bytes of all extents that one list names.
+    fn named(&self, list: &[u8]) -> Result<Vec<u8>, FlushError> {
         let mut value = Vec::new();
         for one in list.chunks(EXTENT_REF) {
             let name = (number(one, 0), number(one, 8), number(one, 16), length(one, 24));

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// The identification in every manifest.
 const FORMAT: &str = "honeycomb-flush";
 /// The version that is written. Earlier ones are readable: 1 and 2 had the hash slots of a kv, 2 was
-/// a version with large values, and 3 had no items in extents.
-pub(crate) const VERSION: u32 = 4;
+/// a version with large values, 3 had no items in extents, and 4 no lists of lists.
+pub(crate) const VERSION: u32 = 5;
 
 /// The content of a prefix, as it was flushed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -242,7 +242,12 @@ impl Kind {
                 ..KindAttributes::NONE
             },
             // They are flushed with their structure, and their owner moves their content.
-            Kind::Extents => KindAttributes { demotion: Demotion::Pieces, ..KindAttributes::NONE },
+            Kind::Extents => KindAttributes {
+                demotion: Demotion::Pieces,
+                // Extents can be lists of extents.
+                extents: Some(Kind::Extents),
+                ..KindAttributes::NONE
+            },
             Kind::Custom(_) => KindAttributes::NONE,
         }
     }

@@ -317,11 +317,13 @@ pub enum Bug {
     LinkForgotten = 147,
     /// A large append is committed behind a block whose server has not reported its successor (INV-62).
     LinkedWhileRecovering = 148,
+    /// A list of extents is dropped, and its extents stay (INV-63).
+    ListForgetsExtents = 149,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 148] = [
+    pub const ALL: [Bug; 149] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -470,6 +472,7 @@ impl Bug {
         Bug::AheadKeptWaiting,
         Bug::LinkForgotten,
         Bug::LinkedWhileRecovering,
+        Bug::ListForgetsExtents,
     ];
 }
 

@@ -35,14 +35,29 @@ pub const fn inline_max(block_size: u64) -> u64 {
 pub const EXTENT_REF: usize = 28;
 /// Bytes before these references, which name the owner of the extents.
 pub const EXTENT_OWNER: usize = 8;
-/// Extents of one value: as many as an entry inside its region can name.
+/// References in the list of a value: as many as fit an entry inside its region.
 pub const fn extents_per_value(block_size: u64) -> u64 {
     (inline_max(block_size) - EXTENT_OWNER as u64) / EXTENT_REF as u64
 }
-/// Largest value of a key-value store, or item of a queue, with blocks of this size: 9.1 GiB with the
-/// default ones.
-pub const fn kv_value_max(block_size: u64) -> u64 {
+/// Largest value whose extents are all in the list of its entry: 9.1 GiB with the default blocks.
+pub const fn listed_value_max(block_size: u64) -> u64 {
     extents_per_value(block_size) * (block_size / LARGE_FRACTION)
+}
+/// References in a list that is an extent itself.
+pub const fn extents_per_list(block_size: u64) -> u64 {
+    block_size / LARGE_FRACTION / EXTENT_REF as u64
+}
+/// Levels of lists below the list of a value.
+pub const LIST_LEVELS_MAX: u32 = 2;
+/// Bytes of a value of a key-value store or an item of a queue at most, whatever the block size.
+pub const VALUE_BYTES_MAX: u64 = 1 << 40;
+/// Largest value of a key-value store, or item of a queue, with blocks of this size: 22.7 GiB with the
+/// smallest ones. A list of lists has a head of the size of a reference.
+pub const fn kv_value_max(block_size: u64) -> u64 {
+    let (top, lists) = (extents_per_value(block_size) - 1, extents_per_list(block_size));
+    let extents = top * (lists - 1) * lists;
+    let bytes = extents.saturating_mul(block_size / LARGE_FRACTION);
+    if bytes < VALUE_BYTES_MAX { bytes } else { VALUE_BYTES_MAX }
 }
 /// Largest payload of a client that a memory server gathers before it runs the request: larger ones
 /// go straight into the block, if the operation allows that.
@@ -394,13 +409,15 @@ pub const ACTIVITY_INTERVAL: Duration = Duration::from_millis(LEASE_MIN_MS as u6
 const _: () = assert!(BLOCK_SIZE_MIN.is_power_of_two() && BLOCK_SIZE_MAX.is_power_of_two());
 const _: () = assert!(BLOCK_SIZE_MIN / REGION_MIN >= 4, "the smallest block holds a few regions");
 const _: () = assert!(BLOCK_SIZE_MAX / LARGE_FRACTION <= FRAME_MAX as u64);
-const _: () = assert!(kv_value_max(BLOCK_SIZE_DEFAULT) > 9 * 1024 * MIB);
+const _: () = assert!(listed_value_max(BLOCK_SIZE_DEFAULT) > 9 * 1024 * MIB);
+const _: () = assert!(kv_value_max(BLOCK_SIZE_MIN) > 22 * 1024 * MIB);
+const _: () = assert!(kv_value_max(MIB) == VALUE_BYTES_MAX);
 // As docs/limits.md says.
 const _: () = assert!(extents_per_value(BLOCK_SIZE_MIN) == 36);
 const _: () = assert!(extents_per_value(MIB) == 146);
 const _: () = assert!(extents_per_value(BLOCK_SIZE_DEFAULT) == 584);
 const _: () = assert!(extents_per_value(BLOCK_SIZE_MAX) == 584);
-const _: () = assert!(kv_value_max(BLOCK_SIZE_MIN) >= 4 * BLOCK_SIZE_MIN);
+const _: () = assert!(extents_per_list(BLOCK_SIZE_MIN) == 292);
 const _: () = assert!(EXTENT_PENDING_MS >= 3 * RETRY_WINDOW_MS);
 const _: () =
     assert!(MESSAGE_LIFE_MS + 2000 <= RETRY_WINDOW_MS, "a copy comes before its record goes");

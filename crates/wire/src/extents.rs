@@ -1,9 +1,16 @@
 //! The name of a large value: its extents, in order. The payload of `KvPutExtents`, and of the
 //! reply to a `KvGet` of such a value (`Status::Extents`).
+//!
+//! The extents of a longer value are named by lists that are extents themselves, in one or more levels
+//! (ADR 0059). A list of lists begins with a head, which has the form of a reference to a block that no
+//! server has.
 
 use crate::fields::{Field, Malformed, Reader};
 use honeycomb_types::BlockAt;
-use honeycomb_types::limits::EXTENT_REF;
+use honeycomb_types::limits::{EXTENT_REF, LIST_LEVELS_MAX, VALUE_BYTES_MAX};
+
+/// In place of a block in the head of a list of lists.
+const HEAD: u64 = u64::MAX;
 
 /// One extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,16 +33,69 @@ impl ExtentRef {
     }
 }
 
-/// The bytes of a list.
+/// The head of a list whose extents are lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListHead {
+    /// Levels of lists below this one, 1 to `LIST_LEVELS_MAX`. The extents of a list without a head are parts
+    /// of the value.
+    pub level: u32,
+    /// Bytes of the value that the list names, at most `VALUE_BYTES_MAX`.
+    pub bytes: u64,
+}
+
+impl ListHead {
+    /// The head of a list; `None` if its extents are parts of the value.
+    pub fn of(list: &[u8]) -> Option<ListHead> {
+        let mut from = Reader::new(list.get(..EXTENT_REF)?);
+        let mut next =
+            || u64::get(&mut from).expect("a reference has three numbers of eight bytes");
+        let (mark, level, bytes) = (next(), next(), next());
+        let is_head = mark == HEAD && (1..=LIST_LEVELS_MAX.into()).contains(&level);
+        (is_head && bytes <= VALUE_BYTES_MAX).then_some(ListHead { level: level as u32, bytes })
+    }
+
+    /// The list of the next level, from the lists that the one of this head names, in order.
+    pub fn join<'a>(self, lists: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, Malformed> {
+        let refused = |why| Err(Malformed { at: 0, why });
+        let (mut named, mut bytes) = (Vec::new(), 0u64);
+        for list in lists {
+            if ListHead::of(list).map_or(0, |head| head.level) != self.level - 1 {
+                return refused("a list of extents is of another level than its head says");
+            }
+            bytes = bytes.saturating_add(value_length(list));
+            named.extend(extents(list)?);
+        }
+        if bytes != self.bytes {
+            return refused("the lists of a value name more or fewer bytes than its head says");
+        }
+        let level = self.level - 1;
+        Ok(put_list((level > 0).then_some(ListHead { level, bytes }), &named))
+    }
+
+    fn put(self, out: &mut Vec<u8>) {
+        ExtentRef { at: BlockAt::of(HEAD, self.level.into()), id: self.bytes, len: 0 }.put(out);
+    }
+}
+
+/// The bytes of a list of the parts of a value.
 pub fn put_extents(extents: &[ExtentRef]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(extents.len() * EXTENT_REF);
+    put_list(None, extents)
+}
+
+/// The bytes of a list, with its head if its extents are lists.
+pub fn put_list(head: Option<ListHead>, extents: &[ExtentRef]) -> Vec<u8> {
+    let mut out = Vec::with_capacity((1 + extents.len()) * EXTENT_REF);
+    if let Some(head) = head {
+        head.put(&mut out);
+    }
     extents.iter().for_each(|extent| extent.put(&mut out));
     out
 }
 
-/// Reads a list.
+/// Reads the references of a list, without its head.
 pub fn extents(bytes: &[u8]) -> Result<Vec<ExtentRef>, Malformed> {
-    let mut from = Reader::new(bytes);
+    let head = ListHead::of(bytes).map_or(0, |_| EXTENT_REF);
+    let mut from = Reader::new(&bytes[head..]);
     let mut extents = Vec::with_capacity(bytes.len() / EXTENT_REF);
     while !from.is_empty() {
         let at = BlockAt::of(u64::get(&mut from)?, u64::get(&mut from)?);
@@ -104,6 +164,9 @@ impl<'a> PutExtents<'a> {
 
 /// The length of the value of a list, which must be complete.
 pub fn value_length(bytes: &[u8]) -> u64 {
+    if let Some(head) = ListHead::of(bytes) {
+        return head.bytes;
+    }
     let lengths = bytes.chunks_exact(EXTENT_REF).map(|one| {
         u32::from_le_bytes(one[EXTENT_REF - 4..].try_into().expect("four bytes")) as u64
     });

@@ -86,7 +86,7 @@ impl World {
         let Some(known) = self.structures.get(&question.structure) else { return };
         let (job, structure) = (self.jobs[known.job].id, question.structure);
         let actor = Actor::driver(job);
-        let command = Command::ExtentBlocks { actor, job, structure, bytes, full };
+        let command = Command::ExtentBlocks { actor, job, structure, bytes, full, value: 0 };
         match self.command(ix, command) {
             Ok(Reply::Extents(entries)) => {
                 // For a list, the block of the next request is unknown: only a new block is

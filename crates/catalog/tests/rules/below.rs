@@ -108,7 +108,7 @@ fn what_a_store_has_in_extents_goes_down_and_takes_nothing_there() {
     let actor = Actor::driver(job);
     let extents = |bench: &mut Bench, bytes| {
         let structure = store.structure;
-        let asks = Command::ExtentBlocks { actor, job, structure, bytes, full: &[] };
+        let asks = Command::ExtentBlocks { actor, job, structure, bytes, full: &[], value: 0 };
         bench.run(asks).map(|reply| match reply {
             Reply::Extents(found) => found,
             other => panic!("{other:?}"),

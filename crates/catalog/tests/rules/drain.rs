@@ -452,7 +452,8 @@ fn blocks_of_extents_are_told_at_once_and_until_the_drain_is_called_off() {
     let mut named: Vec<BlockAt> = Vec::new();
     for _ in 0..20 {
         let full: Vec<_> = named.iter().map(|at| at.block).collect();
-        let asks = Command::ExtentBlocks { actor, job, structure: store, bytes, full: &full };
+        let asks =
+            Command::ExtentBlocks { actor, job, structure: store, bytes, full: &full, value: 0 };
         let Ok(Reply::Extents(entries)) = bench.run(asks) else { panic!("there is room") };
         named.push(entries[0].at);
     }
@@ -484,7 +485,7 @@ fn blocks_of_extents_are_told_at_once_and_until_the_drain_is_called_off() {
     assert_eq!(seen.len() as u64, 50_000 / tell, "{seen:?}");
     assert!(EXTENTS_LEAVE_FOR >= 2 * EXTENTS_LEAVE_TELL, "one word may be lost");
     // New values are written elsewhere.
-    let asks = Command::ExtentBlocks { actor, job, structure: store, bytes, full: &[] };
+    let asks = Command::ExtentBlocks { actor, job, structure: store, bytes, full: &[], value: 0 };
     let Ok(Reply::Extents(entries)) = bench.run(asks) else { panic!("there is room") };
     assert_ne!(entries[0].at.block.server(), s1);
     drain(&mut bench, "s1:1", true).unwrap();

@@ -17,7 +17,7 @@ fn ask(
     full: &[BlockId],
 ) -> Result<Vec<BlockAt>, CatalogError> {
     let actor = Actor::driver(job);
-    match bench.run(Command::ExtentBlocks { actor, job, structure, bytes, full })? {
+    match bench.run(Command::ExtentBlocks { actor, job, structure, bytes, full, value: 0 })? {
         Reply::Extents(entries) => Ok(entries.iter().map(|entry| entry.at).collect()),
         other => panic!("{other:?}"),
     }
@@ -94,7 +94,8 @@ fn it_is_refused_with_the_reason() {
     // A client that may only read gets the list.
     let block = one(&mut bench, job, store, &[]);
     let actor = Actor { verbs: Verbs::READ, ..Actor::driver(job) };
-    let asks = |bytes| Command::ExtentBlocks { actor, job, structure: store, bytes, full: &[] };
+    let asks =
+        |bytes| Command::ExtentBlocks { actor, job, structure: store, bytes, full: &[], value: 0 };
     assert!(matches!(bench.run(asks(1)), Err(CatalogError::PermissionDenied { .. })));
     let Ok(Reply::Extents(all)) = bench.run(asks(0)) else { panic!("refused") };
     assert_eq!(all[0].at, block);
@@ -106,6 +107,21 @@ fn it_is_refused_with_the_reason() {
         .run(Command::RemoveStructure { actor: Actor::driver(job), job, path: "t", name: "kv" })
         .unwrap();
     assert!(!matches!(refused(&mut bench, job, store, 1), CatalogError::UnknownStructure { .. }));
+}
+
+#[test]
+fn value_that_not_even_an_empty_cluster_could_hold_is_refused_at_once() {
+    let (mut bench, job, structure, _) = setup();
+    let (actor, all) = (Actor::driver(job), 16 * BLOCK);
+    let mut asks = |value| {
+        let command =
+            Command::ExtentBlocks { actor, job, structure, bytes: MOST, full: &[], value };
+        bench.run(command).map(drop)
+    };
+    let refused = asks(all + 1).unwrap_err();
+    let CatalogError::ValueTooLarge { bytes, limit } = refused else { panic!("{refused:?}") };
+    assert_eq!((bytes, limit), (all + 1, all));
+    asks(all).unwrap();
 }
 
 #[test]

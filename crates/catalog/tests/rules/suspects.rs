@@ -258,7 +258,8 @@ impl Full {
     /// Stores large values that fill one block.
     fn store_large(&mut self) -> Result<(), CatalogError> {
         let (actor, job, structure) = (Actor::driver(self.job), self.job, self.store);
-        let asks = Command::ExtentBlocks { actor, job, structure, bytes: 8000, full: &[] };
+        let asks =
+            Command::ExtentBlocks { actor, job, structure, bytes: 8000, full: &[], value: 0 };
         let asked = self.bench.run(asks);
         self.hear();
         let Reply::Extents(found) = asked? else { panic!("it answers with blocks") };

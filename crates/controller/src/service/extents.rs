@@ -23,8 +23,8 @@ impl ControllerService {
         let q = asked.read::<ExtentBlocksRequest>()?;
         let full: Vec<BlockId> = q.full.iter().map(|block| BlockId(*block)).collect();
         let (job, structure) = (JobId(q.job), StructureId(q.structure));
-        let (bytes, full) = (q.bytes, &full[..]);
-        let command = Command::ExtentBlocks { actor, job, structure, bytes, full };
+        let (bytes, full, value) = (q.bytes, &full[..], q.value);
+        let command = Command::ExtentBlocks { actor, job, structure, bytes, full, value };
         match self.apply(now, command).map_err(refusal)? {
             Reply::Extents(entries) => {
                 // The client may use any block of a list, so that only a new block is awaited.

@@ -5,12 +5,12 @@ use honeycomb_structures::{
     Answer, Content, Event, ExtentBlock, ExtentRef, KvBlock, Outcome, Structure, Ticket, Waits,
 };
 use honeycomb_types::limits::{
-    EXTENT_PENDING_MS, EXTENTS_IDLE, EXTENTS_LEAVE_FOR, extents_per_value,
+    EXTENT_PENDING_MS, EXTENTS_IDLE, EXTENTS_LEAVE_FOR, extents_per_list, extents_per_value,
 };
 use honeycomb_types::{BlockAt, Marks, Time};
 use honeycomb_wire::batch::{BatchOp, put_batch, results};
 use honeycomb_wire::data::{Brings, ScanArgs, Scanned, scanned};
-use honeycomb_wire::extents::{PutExtents, StoredWhen, put_extents};
+use honeycomb_wire::extents::{ListHead, PutExtents, StoredWhen, extents, put_extents, put_list};
 use honeycomb_wire::{Field, Op, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -31,6 +31,12 @@ enum Step {
     Pin(usize),
     Unpin,
     Sleep(u64),
+    /// A list of so many extents of another block, unless one is being adopted.
+    List(usize),
+    /// Its extents are adopted, or are gone.
+    Adopted(bool),
+    /// The list is put again, as if its answer was lost.
+    Again(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -46,6 +52,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => which.prop_map(Step::Pin),
         1 => Just(Step::Unpin),
         1 => (1..EXTENT_PENDING_MS).prop_map(Step::Sleep),
+        3 => lengths(SIZE, 1, extents_per_list(SIZE as u64) as usize + 2).prop_map(Step::List),
+        3 => any::<bool>().prop_map(Step::Adopted),
+        1 => (0..40usize).prop_map(Step::Again),
     ]
 }
 
@@ -61,6 +70,10 @@ struct World {
     model: BTreeMap<u64, Known>,
     pins: Vec<(honeycomb_block::Pin, Vec<u8>)>,
     seed: u64,
+    /// The list whose extents are being adopted.
+    waiting: Option<(Ticket, Vec<u8>)>,
+    /// The owner of the extents of each list, by its id.
+    lists: BTreeMap<u64, u64>,
 }
 
 fn owned(owner: u64, ids: &[u64]) -> Vec<u8> {
@@ -70,7 +83,8 @@ fn owned(owner: u64, ids: &[u64]) -> Vec<u8> {
 impl World {
     fn new() -> World {
         let driver = Driver::new(SIZE, ExtentBlock::new(SIZE));
-        World { driver, model: BTreeMap::new(), pins: Vec::new(), seed: 0 }
+        let (model, lists) = (BTreeMap::new(), BTreeMap::new());
+        World { driver, model, pins: Vec::new(), seed: 0, waiting: None, lists }
     }
 
     fn id(&self, which: usize) -> u64 {
@@ -91,9 +105,11 @@ impl World {
             }
             Status::ValueTooLarge => assert!(bytes.len() > MOST),
             Status::BlockFull => {
+                let room = self.waiting.iter().map(|(_, list)| list.len() + 8).sum::<usize>();
                 let held: usize = self.model.values().map(|known| known.bytes.len() + 8).sum();
+                let held = held + room;
                 let pinned: usize = self.pins.iter().map(|(_, bytes)| bytes.len() + 8).sum();
-                let many = self.model.len() + self.pins.len() >= SIZE / 16 / 128 - 1;
+                let many = self.model.len() + self.pins.len() + 1 >= SIZE / 16 / 128 - 1;
                 let closed = self.model.is_empty();
                 // Room may be scattered: each extent has at most an eighth of the block.
                 assert!(many || closed || held + pinned + 8 * MOST > SIZE, "{held} held");
@@ -102,9 +118,96 @@ impl World {
         }
     }
 
+    /// The extents of lists that are gone are dropped, and of no others.
+    fn hear_drops(&mut self, refused: Option<u64>) {
+        let gone: Vec<u64> =
+            self.lists.keys().copied().filter(|id| !self.model.contains_key(id)).collect();
+        let gone = gone.iter().filter_map(|id| self.lists.remove(id));
+        let mut due: Vec<u64> = gone.chain(refused).collect();
+        let mut found: Vec<u64> = Vec::new();
+        for event in self.driver.events() {
+            match event {
+                Event::DropExtents(owner, list) => {
+                    assert!(list.iter().all(|extent| extent.at.block.0 == owner), "its own ones");
+                    found.push(owner);
+                }
+                Event::Drained => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        due.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, due, "extents of lists that are gone");
+    }
+
+    fn put_list(&mut self, list: &[u8]) -> Option<Answer> {
+        match self.driver.submit(Op::ExtentPutList, &[0], list) {
+            (_, Outcome::Done(answer)) => Some(answer),
+            (ticket, Outcome::Parked) => {
+                let asked = self.driver.events();
+                let asked = asked.into_iter().filter(|event| *event != Event::Drained);
+                let named = extents(list).unwrap();
+                assert_eq!(asked.collect::<Vec<_>>(), [Event::Adopt(ticket, named)]);
+                self.waiting = Some((ticket, list.to_vec()));
+                None
+            }
+        }
+    }
+
     fn step(&mut self, step: &Step) {
         self.seed += 1;
+        let mut refused = None;
         match *step {
+            Step::List(count) if self.waiting.is_none() => {
+                // The block of the extents is named after the owner that they will have.
+                let at = BlockAt::of(1 << 32 | self.seed, 1);
+                let named = (1..=count as u64).map(|id| ExtentRef { at, id, len: MOST as u32 });
+                let list = put_extents(&named.collect::<Vec<_>>());
+                match self.put_list(&list) {
+                    Some(answer) if list.len() > MOST => {
+                        assert_eq!(answer.status, Status::ValueTooLarge);
+                    }
+                    Some(answer) => {
+                        assert_eq!(answer.status, Status::BlockFull);
+                        self.stored(&answer, list);
+                    }
+                    None => {}
+                }
+            }
+            Step::List(_) => {}
+            Step::Adopted(is_there) => {
+                let Some((ticket, list)) = self.waiting.take() else { return };
+                let owner = extents(&list).unwrap()[0].at.block.0;
+                let gone = || Err((Status::ExtentGone, "gone".into()));
+                self.driver.adopted(ticket, owner, if is_there { Ok(()) } else { gone() });
+                let (told, answer) = self.driver.completed().expect("it is answered");
+                assert_eq!(told, ticket);
+                match is_there {
+                    true => {
+                        assert_eq!(answer.status, Status::Ok);
+                        self.lists.insert(answer.value, owner);
+                        self.stored(&answer, list);
+                    }
+                    false => {
+                        assert_eq!(answer.status, Status::ExtentGone);
+                        refused = Some(owner);
+                    }
+                }
+            }
+            Step::Again(which) => {
+                if let Some((_, list)) = self.waiting.clone() {
+                    let (_, outcome) = self.driver.submit(Op::ExtentPutList, &[0], &list);
+                    let Outcome::Done(answer) = outcome else { panic!("it waits already") };
+                    assert_eq!(answer.status, Status::Busy);
+                }
+                let id = self.id(which);
+                if self.lists.contains_key(&id) {
+                    let (list, due) = (self.model[&id].bytes.clone(), self.due());
+                    let (_, outcome) = self.driver.submit(Op::ExtentPutList, &[0], &list);
+                    assert_eq!(outcome, Outcome::Done(Answer::ok(id)));
+                    self.model.get_mut(&id).expect("just found").due = due;
+                }
+            }
             Step::Put(length) => {
                 let bytes = pattern(self.seed, length);
                 let answer = self.driver.run(Op::ExtentPut, b"", &bytes);
@@ -181,6 +284,7 @@ impl World {
                 self.model.retain(|_, known| known.owner.is_some() || known.due > now);
             }
         }
+        self.hear_drops(refused);
         for (pin, bytes) in &self.pins {
             assert_eq!(pin.bytes(), bytes, "pinned bytes do not change");
         }
@@ -210,6 +314,46 @@ proptest! {
             .collect();
         prop_assert_eq!((bytes, items), (expected, adopted.len() as u64));
     }
+}
+
+#[test]
+fn list_that_no_value_can_have_is_refused() {
+    let mut world = World::new();
+    let at = BlockAt::of(9, 1);
+    let one = ExtentRef { at, id: 1, len: 1 };
+    let named = |list: &[ExtentRef]| put_extents(list);
+    for (args, payload) in [
+        (&[0][..], named(&[one, one])),
+        (&[0], named(&[ExtentRef { len: 0, ..one }])),
+        (&[0], named(&[ExtentRef { len: MOST as u32 + 1, ..one }])),
+        (&[0], put_list(Some(ListHead { level: 1, bytes: 7 }), &[])),
+        (&[1], named(&[one])),
+        (b"\0key", named(&[one])),
+    ] {
+        let answer = world.driver.run(Op::ExtentPutList, args, &payload);
+        assert_eq!(answer.status, Status::InvalidArgument, "{args:?} {payload:?}");
+    }
+    for (args, payload) in [(&[0][..], vec![0; 27]), (&[], named(&[one])), (&[9], named(&[one]))] {
+        let answer = world.driver.run(Op::ExtentPutList, args, &payload);
+        assert_eq!(answer.status, Status::BadFrame, "{args:?} {payload:?}");
+    }
+    assert_eq!(world.driver.structure.counts(), (0, 0));
+    world.driver.structure.check();
+}
+
+/// The extents of a list go with it, also when it is in a lower tier and its bytes are on a disk.
+#[test]
+fn list_is_dropped_with_its_extents_when_nobody_names_it() {
+    let mut world = World::new();
+    world.step(&Step::List(3));
+    world.step(&Step::Adopted(true));
+    let (&id, _) = world.model.first_key_value().expect("it is stored");
+    assert_eq!(world.driver.events(), []);
+    world.driver.sleep(EXTENT_PENDING_MS);
+    world.model.clear();
+    world.hear_drops(None);
+    let gone = world.driver.run(Op::ExtentGet, &id.encode(), b"");
+    assert_eq!(gone.status, Status::ExtentGone);
 }
 
 #[test]

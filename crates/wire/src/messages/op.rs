@@ -231,23 +231,25 @@ pub enum Op {
     KvBatch = 0x120B,
     /// Arguments: function u8, key. The payload is the operand. Combines it with the stored value; the value is the new number (its 64 bits), the new length, or the number of items, with the list as payload.
     KvAccumulate = 0x120C,
-    /// As KvPut, for a value that was written as extents (ExtentPut). The payload names them in order: block u64, epoch u64, id u64, length u32 of each. In mode 2 it begins with the bytes of another list, u32, and that list: the value is stored if it still is that one, which has the same bytes in other blocks, and no listener is notified. They belong to the entry from then on; after any other answer they are freed, except after Busy or a routing answer that precedes their check.
+    /// As KvPut, for a value that was written as extents (ExtentPut). The payload names them in order: block u64, epoch u64, id u64, length u32 of each; if they are lists (ExtentPutList), after a head. In mode 2 it begins with the bytes of another list, u32, and that list: the value is stored if it still is that one, which has the same bytes in other blocks, and no listener is notified. They belong to the entry from then on; after any other answer they are freed, except after Busy or a routing answer that precedes their check.
     KvPutExtents = 0x120D,
     /// Deletes an entry if its value consists of these extents, as returned by KvGet. Arguments: the key. Payload: as KvPutExtents. CompareFailed if it has another value; KeyNotFound if there is none. The extents are dropped with it. A caller that has read them before has taken the value: of several, one deletes it.
     KvDeleteExtents = 0x120E,
     /// Writes an extent, the payload, into a block of extents. No arguments. The value is its id, unique in this block and epoch. An extent that no KvPutExtents or QueuePutExtents names within EXTENT_PENDING_MS is dropped; ExtentKeep restarts that time. A repetition writes another extent, and the first one is dropped in its time. BlockFull if there is no space for it here.
     ExtentPut = 0x1401,
-    /// Arguments: id u64. The payload is the extent. ExtentGone if it does not exist.
+    /// Arguments: id u64. The payload is the extent, or the list. ExtentGone if it does not exist.
     ExtentGet = 0x1402,
     /// Arguments: id u64 of each. Retains extents that are still needed, although they are not part of a value yet. ExtentGone if one of them does not exist.
     ExtentKeep = 0x1403,
+    /// Writes a list of extents into a block of extents, as an extent that another list can name. Arguments: mode u8, 0. The payload names extents as that of KvPutExtents does, none of them twice. They belong to the list from then on, and are freed with it. The value is its id; the list expires as an extent of ExtentPut does. The same list is stored once: a repetition answers the same id. ExtentGone if one of the extents does not exist, or has another owner. BlockFull, or Busy, before that is checked: the extents are unchanged.
+    ExtentPutList = 0x1404,
     /// An operation of a custom kind, by its code: the table of its kind has its needs.
     Custom(u16) = 0x8000,
 }
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 116] = [
+    pub const ALL: [Op; 117] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -364,6 +366,7 @@ impl Op {
         Op::ExtentPut,
         Op::ExtentGet,
         Op::ExtentKeep,
+        Op::ExtentPutList,
     ];
 
     /// The op with this code, if the protocol has one.
@@ -485,6 +488,7 @@ impl Op {
             0x1401 => Op::ExtentPut,
             0x1402 => Op::ExtentGet,
             0x1403 => Op::ExtentKeep,
+            0x1404 => Op::ExtentPutList,
             0x8000..=0xEFFF => Op::Custom(code),
             _ => return None,
         })
@@ -609,6 +613,7 @@ impl Op {
             Op::ExtentPut => "ExtentPut",
             Op::ExtentGet => "ExtentGet",
             Op::ExtentKeep => "ExtentKeep",
+            Op::ExtentPutList => "ExtentPutList",
             Op::Custom(_) => "Custom",
         }
     }
@@ -733,6 +738,7 @@ impl Op {
             Op::ExtentPut => 0x1401,
             Op::ExtentGet => 0x1402,
             Op::ExtentKeep => 0x1403,
+            Op::ExtentPutList => 0x1404,
             Op::Custom(code) => code,
         }
     }
@@ -868,6 +874,7 @@ impl Op {
             Op::ExtentPut => of(P::Data, A::Grant, 2, PAYLOAD),
             Op::ExtentGet => of(P::Data, A::Grant, 1, PLAIN),
             Op::ExtentKeep => of(P::Data, A::Grant, 2, PLAIN),
+            Op::ExtentPutList => of(P::Data, A::Grant, 2, PAYLOAD),
             Op::Custom(_) => of(P::Data, A::Grant, 0, PAYLOAD),
         }
     }

@@ -381,9 +381,11 @@ pub struct ExtentBlocksRequest {
     pub bytes: u64,
     /// Blocks that have refused such an extent.
     pub full: Vec<u64>,
+    /// Bytes of the whole value, or 0. ValueTooLarge if not even an empty cluster could hold it.
+    pub value: u64,
 }
 
-fields!(ExtentBlocksRequest { job, structure, bytes, full });
+fields!(ExtentBlocksRequest { job, structure, bytes, full, value });
 
 /// Reply of ExtentBlocks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -169,5 +169,6 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
              QueuePutExtents QueueGetExtents QueueLists
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength
              KvMultiGet KvBatch KvAccumulate KvPutExtents KvDeleteExtents ExtentPut ExtentGet ExtentKeep
+             ExtentPutList
     )
 }

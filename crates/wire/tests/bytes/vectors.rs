@@ -14,7 +14,9 @@ use honeycomb_wire::data::{
     Brings, MovedArgs, PutMode, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks,
     put_scan_entry, scan_entries,
 };
-use honeycomb_wire::extents::{PutExtents, StoredWhen, extents, put_extents, value_length};
+use honeycomb_wire::extents::{
+    ListHead, PutExtents, StoredWhen, extents, put_extents, put_list, value_length,
+};
 use honeycomb_wire::messages::HelloRequest;
 use honeycomb_wire::notice::{Filter, Notice, SubscribeArgs};
 use honeycomb_wire::queue::{
@@ -509,7 +511,7 @@ fn check_data_request(op: Op, sample: &Value) {
             assert_eq!(args, bytes(field("key")), "{at}");
             assert_eq!(extents(&payload).map(|list| put_extents(&list)), Ok(payload), "{at}");
         }
-        Op::KvPutExtents | Op::QueuePutExtents => {
+        Op::KvPutExtents | Op::QueuePutExtents | Op::ExtentPutList => {
             let key = bytes(field("key"));
             let told = |name| queues::extents_of(field(name));
             let mode = number(field("mode"));
@@ -520,12 +522,16 @@ fn check_data_request(op: Op, sample: &Value) {
                 _ => StoredWhen::Still(&old),
             };
             let told = told("extents");
-            let named = put_extents(&told);
+            let head = field("head")
+                .as_array()
+                .map(|head| ListHead { level: number(&head[0]) as u32, bytes: number(&head[1]) });
+            let named = put_list(head, &told);
+            assert_eq!(ListHead::of(&named), head, "{at}");
             let put = PutExtents { when, key: &key, list: &named };
             assert_eq!(PutExtents::decode(&args, &payload), Ok(put), "{at}");
             assert_eq!(put.encode(), (args.clone(), payload.clone()), "{at}");
             let length: u64 = told.iter().map(|extent| extent.len as u64).sum();
-            assert_eq!(value_length(&named), length, "{at}");
+            assert_eq!(value_length(&named), head.map_or(length, |head| head.bytes), "{at}");
             assert_eq!(extents(&named), Ok(told), "{at}");
         }
         Op::ExtentPut => assert!(args.is_empty(), "{at}"),

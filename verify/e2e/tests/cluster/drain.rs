@@ -106,8 +106,15 @@ fn large_items_leave_under_load() {
     let queue = client.create_queue(job.job, "t:", 40, 0, false).unwrap();
     let open = || cluster.client(&job.token, PrefixId(0)).open_queue(job.job, "t:").unwrap();
     let item = |n: u64| {
-        let mut item =
-            noise(n, if n.is_multiple_of(3) { 100 } else { 9_000 + (n % 5) as usize * 9_000 });
+        let mut item = noise(
+            n,
+            match n % 9 {
+                0 | 3 | 6 => 100,
+                // With lists of its extents in between.
+                7 => 330_000,
+                _ => 9_000 + (n % 5) as usize * 9_000,
+            },
+        );
         item[..8].copy_from_slice(&n.to_le_bytes());
         item
     };
@@ -160,7 +167,9 @@ fn large_values_leave_under_load() {
     let store = kv(&client, &job, "t:", 1);
     let key = |n: u64| format!("{}-{n}", if n < 10 { "put" } else { "still" }).into_bytes();
     let value = |n: u64, round: u64| {
-        let mut value = noise(n * 1000 + round, 9000 + (n as usize % 5) * 12_000);
+        // Some have lists of their extents in between.
+        let length = if n % 8 == 7 { 330_000 } else { 9000 + (n as usize % 5) * 12_000 };
+        let mut value = noise(n * 1000 + round, length);
         value[..8].copy_from_slice(&round.to_le_bytes());
         value
     };

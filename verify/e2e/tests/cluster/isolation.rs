@@ -74,8 +74,13 @@ impl Victim {
         let mut raw = Raw::greeted(cluster.controller.address(), &job.token, ANY_SHARD);
         let mut held = |name| open(&mut raw, &job, "own", name);
         let (kv, file, queue) = (held("kv"), held("log"), held("queue"));
-        let asked =
-            ExtentBlocksRequest { job: job.job.0, structure: kv.id.0, bytes: 0, full: Vec::new() };
+        let asked = ExtentBlocksRequest {
+            job: job.job.0,
+            structure: kv.id.0,
+            bytes: 0,
+            full: Vec::new(),
+            value: 0,
+        };
         let told = raw.ask(Op::ExtentBlocks, &asked.encode());
         let entries = ExtentBlocksReply::decode(&told.args).unwrap().entries;
         let at = entries[0].at();
@@ -524,6 +529,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::ExtentPut
         | Op::ExtentGet
         | Op::ExtentKeep
+        | Op::ExtentPutList
         | Op::ExtentAdopt
         | Op::ExtentDrop
         | Op::NextBlock

@@ -3,6 +3,7 @@
 use honeycomb_client::{Atomic, Client, JobTicket, Kv, Swap};
 use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, kv, noise, prefix, status};
 use honeycomb_types::JobId;
+use honeycomb_types::limits::listed_value_max;
 use honeycomb_wire::Status;
 use honeycomb_wire::batch::BatchOp;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -31,16 +32,21 @@ fn get(store: &Kv, key: &[u8]) -> Option<Vec<u8>> {
 fn a_value_of_any_size_up_to_the_limit_comes_back() {
     let (_cluster, client, job) = start("sizes", 2, 64 * KIB);
     let store = kv(&client, &job, "/t", 1);
-    let (plain, most) = (store.plain_limit(), store.value_limit());
-    assert_eq!((plain, most), (8 * 1024, 36 * 8 * 1024));
-    let sizes = [plain - 1, plain, plain + 1, 2 * plain, 3 * plain + 5, 10 * plain + 1, most];
-    for (n, size) in sizes.into_iter().enumerate() {
+    let (plain, listed) = (store.plain_limit(), listed_value_max(64 * KIB) as usize);
+    assert_eq!((plain, listed), (8 * 1024, 36 * 8 * 1024));
+    assert!(store.value_limit() > 22 << 30);
+    // Up to a quarter of the memory.
+    let most = 16 << 20;
+    let small = [plain - 1, plain, plain + 1, 2 * plain, 3 * plain + 5, 10 * plain + 1, most];
+    let beside = [listed, listed + 1, 292 * plain, 292 * plain + 1, 5 << 20];
+    let sizes: Vec<usize> = small.into_iter().chain(beside).collect();
+    for (n, size) in sizes.iter().copied().enumerate() {
         let key = format!("key-{n}");
         assert!(!store.put(key.as_bytes(), &noise(n as u64, size)).unwrap());
     }
     // A new client knows no block and no server.
     let other = client.open_kv(job.job, "/t").unwrap();
-    for (n, size) in sizes.into_iter().enumerate() {
+    for (n, size) in sizes.iter().copied().enumerate() {
         let key = format!("key-{n}");
         assert_eq!(get(&other, key.as_bytes()), Some(noise(n as u64, size)), "{size}");
         assert_eq!(store.exists(key.as_bytes()).unwrap(), Some(size as u64));
@@ -50,11 +56,16 @@ fn a_value_of_any_size_up_to_the_limit_comes_back() {
     }
     let mut short = vec![0; most - 1];
     assert_eq!(status(store.get_into(b"key-6", &mut short)), Status::InvalidArgument);
-    let refused = store.put(b"key-0", &vec![0; most + 1]).unwrap_err();
+    let memory = 2 * 512 * 64 * KIB as usize;
+    let refused = store.put(b"key-0", &vec![0; memory + 1]).unwrap_err();
     assert_eq!(refused.status, Status::ValueTooLarge);
-    assert!(refused.message.contains(&most.to_string()), "{refused}");
-    assert!(refused.message.contains(&(most + 1).to_string()), "{refused}");
+    assert!(refused.message.contains(&memory.to_string()), "{refused}");
+    assert!(refused.message.contains(&(memory + 1).to_string()), "{refused}");
     assert_eq!(store.length().unwrap(), sizes.len() as u64);
+    // Lists and all that they name are dropped with the entries.
+    (0..sizes.len()).for_each(|n| assert!(store.delete(format!("key-{n}").as_bytes()).unwrap()));
+    eventually("the extents are dropped", || used(&client, job.job) < 4 * KIB);
+    eventually("their blocks are returned", || blocks(&client, job.job) <= 2);
 }
 
 #[test]
@@ -190,6 +201,25 @@ fn a_value_of_any_size_is_taken_by_one() {
     numbers.sort_unstable();
     assert!(numbers.windows(2).all(|two| two[0] < two[1]), "taken twice: {numbers:?}");
     assert_eq!(numbers.last(), Some(&(puts - 1)), "the last one is not replaced");
+}
+
+/// With the smallest blocks, a fifth of the memory needs lists of lists of extents.
+#[test]
+fn value_of_a_fifth_of_memory_has_lists_of_lists() {
+    let cluster = Cluster::start(2, 3200 * 64 * KIB, 64 * KIB);
+    let (client, job) = cluster.job("deep");
+    prefix(&client, &job, "/t", LEASE_MS);
+    let store = kv(&client, &job, "/t", 1);
+    let length = 35 * 292 * 8 * KIB as usize + 1;
+    let value = noise(1, length);
+    store.put(b"key", &value).unwrap();
+    store.put(b"other", b"small").unwrap();
+    assert_eq!(store.exists(b"key").unwrap(), Some(length as u64));
+    let other = client.open_kv(job.job, "/t").unwrap();
+    assert!(get(&other, b"key").is_some_and(|found| found == value), "it differs");
+    assert!(other.take(b"key").unwrap().is_some_and(|taken| taken == value), "it differs");
+    eventually("the extents are dropped", || used(&client, job.job) < 4 * KIB);
+    eventually("their blocks are returned", || blocks(&client, job.job) <= 2);
 }
 
 #[test]

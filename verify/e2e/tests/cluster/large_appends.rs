@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCK: usize = 64 * KIB as usize;
 const LIMIT: usize = BLOCK / 8;
+/// Records that one writer appends to a file that is sealed.
+const RECORDS: u64 = 120;
 
 fn start(name: &str) -> (Cluster, Client, JobTicket) {
     let cluster = Cluster::start(2, 512 * BLOCK as u64, BLOCK as u64);
@@ -169,23 +171,32 @@ fn seal_falls_before_or_behind_large_appends() {
         let write = |writer: u64| {
             let client = cluster.client(&job.token, Default::default());
             let file = client.open_file(job.job, &address).unwrap();
-            for n in 0.. {
+            // So many do not fill the memory, however late the file is sealed.
+            for n in 0..RECORDS {
                 match file.append(&record(writer, n)) {
                     Ok(_) => {}
-                    Err(e) if e.status == Status::Sealed => return n,
+                    Err(e) if e.status == Status::Sealed => return (n, Some(e)),
                     Err(e) => panic!("{e}"),
                 }
             }
-            unreachable!("the file is sealed")
+            (RECORDS, None)
         };
         let write = &write;
-        let accepted: u64 = std::thread::scope(|scope| {
+        let accepted: Vec<_> = std::thread::scope(|scope| {
             let all: Vec<_> = (0..2).map(|n| scope.spawn(move || write(n))).collect();
             eventually("bytes arrive", || made.size().unwrap() >= 100 * round);
             made.seal().unwrap();
-            all.into_iter().map(|writer| writer.join().unwrap()).sum()
+            all.into_iter().map(|writer| writer.join().unwrap()).collect()
         });
-        assert_eq!(records(&whole(&made).unwrap()).len() as u64, accepted, "{address}");
+        let found = records(&whole(&made).unwrap());
+        for (writer, (count, sealed)) in (0..).zip(accepted) {
+            let numbers = found.iter().filter(|(of, _)| *of == writer).map(|(_, number)| *number);
+            let numbers: Vec<u64> = numbers.collect();
+            assert!(
+                numbers.iter().copied().eq(0..count),
+                "{address}: {numbers:?} of {count}: {sealed:?}"
+            );
+        }
         client.remove_structure(job.job, &address).unwrap();
     }
 }

@@ -2,6 +2,7 @@
 
 use honeycomb_client::{Client, JobTicket, Queue};
 use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, noise, prefix, status};
+use honeycomb_types::limits::listed_value_max;
 use honeycomb_types::{JobId, Verbs};
 use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{Status, attenuate};
@@ -9,6 +10,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 const BLOCK: u64 = 64 * KIB;
+/// The longest item whose extents are in one list.
+const LISTED: usize = listed_value_max(BLOCK) as usize;
 const NOW: Duration = Duration::ZERO;
 const LONG: Duration = Duration::from_secs(20);
 
@@ -41,15 +44,18 @@ fn item(n: u64) -> Vec<u8> {
 fn items_of_any_size_up_to_the_limit_come_back_in_order() {
     let (_cluster, client, job) = start("sizes");
     let queue = queue(&client, &job, 0, 0);
-    let most = queue.item_limit();
-    assert_eq!(most, 36 * 8 * 1024);
-    let items: Vec<Vec<u8>> = (0..16).map(item).chain([noise(99, most)]).collect();
+    let limit = queue.item_limit();
+    assert!(limit > 22 << 30);
+    // A list in the block names the first of them; the others have lists in between.
+    let large = [LISTED, LISTED + 1, 9 << 20].map(|length| noise(99, length));
+    let items: Vec<Vec<u8>> = (0..16).map(item).chain(large).collect();
     let slices: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
     queue.put_many(&slices[..8], NOW).unwrap();
     slices[8..].iter().for_each(|item| queue.put(item, NOW).unwrap());
-    let refused = queue.put(&vec![0; most + 1], NOW).unwrap_err();
+    let memory = 2 * 512 * BLOCK as usize;
+    let refused = queue.put(&vec![0; memory + 1], NOW).unwrap_err();
     assert_eq!(refused.status, Status::ValueTooLarge);
-    assert!(refused.message.contains(&most.to_string()), "{refused}");
+    assert!(refused.message.contains(&memory.to_string()), "{refused}");
     let bytes = items.iter().map(|item| item.len() as u64).sum::<u64>();
     let counts = queue.counts().unwrap();
     assert_eq!((counts.items, counts.bytes), (items.len() as u64, bytes));
@@ -188,7 +194,7 @@ fn lists_fill_blocks_and_continue_in_the_next() {
     let (_cluster, client, job) = start("many");
     let queue = queue(&client, &job, 0, 0);
     // 1,016 bytes of each item are in a block of the queue.
-    let (many, most) = (140, queue.item_limit());
+    let (many, most) = (140, LISTED);
     let value = noise(7, most);
     let mut taken = 0;
     for n in 0..many {

@@ -77,7 +77,7 @@ fn values_of_every_size_travel_with_the_others() {
         assert!(got.as_deref() == Some(*value), "{}", String::from_utf8_lossy(key));
     }
     // One too large for the store fails alone.
-    let (large, long) = (vec![0; kv.value_limit() + 1], vec![b'k'; 4097]);
+    let (large, long) = (vec![0; (128 << 20) + 1], vec![b'k'; 4097]);
     let results = kv.multi_put(&[(b"a", b"1"), (b"b", &large), (&long, b"x"), (b"c", b"3")]);
     let statuses: Vec<_> = results.iter().map(|r| r.as_ref().err().map(|e| e.status)).collect();
     assert_eq!(

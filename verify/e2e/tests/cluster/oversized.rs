@@ -30,7 +30,7 @@ fn values_that_no_frame_holds_are_refused_at_once_and_leave_nothing() {
     store.put(b"key", b"value").unwrap();
     // Zeroed by the system, and never read: it takes no memory.
     let huge = vec![0; HUGE];
-    for length in [queue.item_limit() + 1, FRAME_MAX, FRAME_MAX + 1, u32::MAX as usize, HUGE] {
+    for length in [(8 << 20) + 1, FRAME_MAX, FRAME_MAX + 1, u32::MAX as usize, HUGE] {
         let value = &huge[..length];
         let large = |e: Option<Error>| {
             let e = e.unwrap_or_else(|| panic!("{length} bytes were accepted"));

@@ -41,8 +41,9 @@ pub(super) fn fill(k: &Kv) -> Table {
         table.insert(key, value);
     }
     for i in 0..10u64 {
-        let (key, value) =
-            (format!("large-{i}").into_bytes(), noise(i, 9_000 + i as usize * 5_000));
+        // The last one has lists of its extents in between.
+        let length = if i == 9 { 350_000 } else { 9_000 + i as usize * 5_000 };
+        let (key, value) = (format!("large-{i}").into_bytes(), noise(i, length));
         k.put(&key, &value).unwrap();
         table.insert(key, value);
     }

@@ -120,8 +120,9 @@ fn all_comes_back(root: &FlushRoot, objects: impl Fn() -> Vec<String>) {
     }
     // Values in blocks of their own, some of which were replaced and deleted.
     for i in 0..12u64 {
-        let (key, value) =
-            (format!("large-{i}").into_bytes(), noise(i, 9_000 + i as usize * 5_000));
+        // The last one has lists of its extents in between.
+        let length = if i == 11 { 350_000 } else { 9_000 + i as usize * 5_000 };
+        let (key, value) = (format!("large-{i}").into_bytes(), noise(i, length));
         k.put(&key, &value).unwrap();
         table.insert(key, value);
     }

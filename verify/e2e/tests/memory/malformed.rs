@@ -74,6 +74,7 @@ impl Setup {
             structure: store.structure().id().0,
             bytes: 0,
             full: Vec::new(),
+            value: 0,
         };
         let told = raw.ask(Op::ExtentBlocks, &asked.encode());
         let entries = ExtentBlocksReply::decode(&told.args).unwrap().entries;
@@ -499,7 +500,7 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
         (Op::ReopenStructure, ReopenStructureRequest { job, structure: 1 }.encode()),
         (
             Op::ExtentBlocks,
-            ExtentBlocksRequest { job, structure: 1, bytes: 1, full: vec![1] }.encode(),
+            ExtentBlocksRequest { job, structure: 1, bytes: 1, full: vec![1], value: 0 }.encode(),
         ),
         (Op::BeginAppend, BeginAppendRequest { job, structure: 1, bytes: 1 }.encode()),
         (Op::CommitAppend, CommitAppendRequest { job, structure: 1, block: 1, epoch: 1 }.encode()),
@@ -626,6 +627,13 @@ fn bodies_that_do_not_parse_are_refused_whole() {
             ),
             case("arguments of an extent", extents(Op::ExtentPut, b"x", b"v"), bad, Survives),
             case("half an id", extents(Op::ExtentGet, b"1234", b""), bad, Survives),
+            case(
+                "half of a list's extent",
+                extents(Op::ExtentPutList, b"\0", &[0; 27]),
+                bad,
+                Survives,
+            ),
+            case("a list without a mode", extents(Op::ExtentPutList, b"", &[0; 28]), bad, Survives),
             case("an id and a half", extents(Op::ExtentKeep, &[0; 12], b""), bad, Survives),
             case("a delete of nothing", kv(Op::KvDelete, b"", b""), bad, Survives),
             case("a delete of mode 2", kv(Op::KvDelete, b"\x02k", b""), bad, Survives),

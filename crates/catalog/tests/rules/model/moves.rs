@@ -66,7 +66,8 @@ impl Both {
         let file = self.model.jobs[j].files[f].clone();
         let (actor, job, structure) = (Actor::driver(self.ids[j]), self.ids[j], file.id);
         let blocks: Vec<BlockId> = file.extents.iter().take(full).map(|at| at.block).collect();
-        let command = Command::ExtentBlocks { actor, job, structure, bytes, full: &blocks };
+        let command =
+            Command::ExtentBlocks { actor, job, structure, bytes, full: &blocks, value: 0 };
         self.look(j, self.model.whole());
         let result = self.bench.run(command);
         let used = |at: &BlockAt| self.model.used.get(at).copied().unwrap_or_default();

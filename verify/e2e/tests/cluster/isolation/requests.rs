@@ -141,7 +141,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::ExtentBlocks => {
             let (structure, full) = (victim.kv.id.0, Vec::new());
-            body(ExtentBlocksRequest { job, structure, bytes: 1, full }.encode())
+            body(ExtentBlocksRequest { job, structure, bytes: 1, full, value: 0 }.encode())
         }
         Op::BeginAppend => {
             let structure = victim.file.id.0;
@@ -448,7 +448,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         Op::QueueGet => body(get_one()),
         Op::QueuePeek => body(get_one()[..8].to_vec()),
         Op::QueueLength => body(vec![0]),
-        Op::QueuePutExtents => {
+        Op::QueuePutExtents | Op::ExtentPutList => {
             let extent = ExtentRef { at: victim.extents.at, id: 1, len: 100 << 10 };
             Request { args: b"\0".to_vec(), payload: put_extents(&[extent]) }
         }

@@ -163,6 +163,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::KvDeleteExtents
         | Op::ExtentPut
         | Op::ExtentKeep
+        | Op::ExtentPutList
         | Op::KvDelete
         | Op::KvUpdate
         | Op::KvUpsert
@@ -549,7 +550,7 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
     let expected = match op {
         _ if elsewhere => Status::NotServedHere,
         // The extent that it names is another entry's, or another structure's.
-        Op::KvPutExtents | Op::QueuePutExtents => Status::ExtentGone,
+        Op::KvPutExtents | Op::QueuePutExtents | Op::ExtentPutList => Status::ExtentGone,
         // The item is in its block.
         Op::QueueGetExtents => Status::QueueEmpty,
         // The key has another value.
@@ -588,7 +589,12 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
         }
         reply = send();
     }
-    let expected = if small_only(op) { Status::ValueTooLarge } else { Status::Ok };
+    let expected = match op {
+        // It has no whole number of references.
+        Op::ExtentPutList => Status::BadFrame,
+        _ if small_only(op) => Status::ValueTooLarge,
+        _ => Status::Ok,
+    };
     assert_eq!(reply.status(), expected, "a large {op:?}: {}", reply.message());
 }
 

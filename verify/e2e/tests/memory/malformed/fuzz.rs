@@ -142,6 +142,7 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
         extents(Op::ExtentPut, b"", &[8; 600]),
         extents(Op::ExtentPut, b"", &[8; 70_000]),
         extents(Op::ExtentGet, &1u64.encode(), b""),
+        extents(Op::ExtentPutList, b"\0", &put_extents(&[one])),
         extents(Op::ExtentKeep, &1u64.encode(), b""),
         frame(RequestHeader::new(Op::Ping), &[], &[]),
         frame(RequestHeader::new(Op::PresentGrant), &grant, &[]),
