@@ -29,12 +29,16 @@ use std::time::Duration;
 pub const TASKS: usize = 8;
 /// Every operation ends within this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Appends to each file while it is sealed.
+const APPENDS_AT_SEAL: u32 = 10;
+
 /// The content of an operation.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
     Append { key: Key, bytes: Vec<u8> },
     Read { position: u64, wanted: u32 },
     Size,
+    Seal,
     Store(Storing),
     Queue(Queueing),
 }
@@ -207,6 +211,10 @@ fn start(world: &mut World, task: usize, structure: StructureId, what: What) {
     };
     world.note(|| format!("task {task} begins {} on {structure}", active.what.describe()));
     let (large, append) = (active.large.is_some(), active.append.is_some());
+    if matches!(active.what, What::Seal) {
+        let known = world.structures.get_mut(&structure).expect("it has a task");
+        known.file.is_sealing = true;
+    }
     world.tasks[task].active = Some(active);
     match large {
         _ if append => appends::go_on(world, task),
@@ -256,6 +264,7 @@ pub(crate) fn lay_out(what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
             (Op::FileRead, Target::Offset(*position), Vec::new(), Vec::new())
         }
         What::Size => (Op::FileSize, Target::Tail, Vec::new(), Vec::new()),
+        What::Seal => (Op::FileSeal, Target::Tail, Vec::new(), Vec::new()),
     }
 }
 
@@ -276,11 +285,33 @@ pub fn begin_proofs(world: &mut World) {
     (0..world.tasks.len()).for_each(|task| rest(world, task));
 }
 
+fn live_files(world: &World) -> Vec<StructureId> {
+    let live = world.structures.iter().filter(|(_, known)| !known.gone);
+    live.filter(|(_, known)| known.opened.kind == Kind::File).map(|(id, _)| *id).collect()
+}
+
+/// Several tasks append to each file while it is sealed: each append is there as a whole, or was refused.
+pub fn seal_files(world: &mut World) {
+    for (n, file) in live_files(world).into_iter().enumerate() {
+        let when = world.sizes.below(APPENDS_AT_SEAL as u64) as u32;
+        for number in 0..APPENDS_AT_SEAL {
+            if number == when {
+                world.proofs.push_back((file, What::Seal));
+            }
+            let key = (TASKS as u32 + 1 + n as u32, number);
+            let length = match world.sizes.one_in(2) {
+                true => world.sizes.append(),
+                false => world.sizes.written(HEAD, world.sizes.limit()),
+            };
+            world.proofs.push_back((file, What::Append { key, bytes: record(key, length) }));
+        }
+    }
+    (0..world.tasks.len()).for_each(|task| rest(world, task));
+}
+
 /// An append to each file that is written to private blocks: nobody else lets the file continue.
 fn prove_files(world: &mut World) {
-    let live = world.structures.iter().filter(|(_, known)| !known.gone);
-    let files = live.filter(|(_, known)| known.opened.kind == Kind::File).map(|(id, _)| *id);
-    for (n, file) in files.collect::<Vec<_>>().into_iter().enumerate() {
+    for (n, file) in live_files(world).into_iter().enumerate() {
         let key = (TASKS as u32, n as u32);
         let length = world.sizes.limit() + 1;
         world.proofs.push_back((file, What::Append { key, bytes: record(key, length) }));
@@ -635,6 +666,8 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     world.tasks[task].held = held;
     let late = match status {
         Status::OutOfMemory => roomy,
+        // The appends to a file that is sealed may need more memory than there is.
+        Status::OutcomeUnknown if known.file.is_sealing => roomy && active.append.is_some(),
         Status::OutcomeUnknown => world.proving && active.append.is_some(),
         status => matches!(status, Status::DeadlineExceeded | Status::Busy) && world.proving,
     };
@@ -649,6 +682,7 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     match status {
         Status::LeaseExpired => reached.push("lease expired"),
         Status::OutcomeUnknown => reached.push("outcome unknown"),
+        Status::Sealed => reached.push("append refused by a seal"),
         _ => {}
     }
     reached.into_iter().for_each(|state| world.reach(state));
@@ -696,6 +730,7 @@ fn judge(
                 false => Ok(()),
             }
         }
+        What::Seal => known.file.sealed(start + header.value),
         What::Queue(_) | What::Store(_) => unreachable!("judged elsewhere"),
     }
 }
@@ -714,6 +749,8 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
         Status::Busy if active.large.is_some() || active.append.is_some() => false,
         // The cluster has lost servers, and is smaller than the append.
         Status::LimitExceeded if active.append.is_some() => false,
+        // Refused: the append is not there.
+        Status::Sealed if known.file.is_sealing => false,
         status if storing::has_no_room(status) => false,
         // The keys of a batch are now in two blocks.
         Status::WrongRange if matches!(active.what, What::Store(_)) => false,

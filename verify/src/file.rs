@@ -39,8 +39,10 @@ pub struct FileModel {
     acked_end: u64,
     /// Sizes that clients observed: none is within an append.
     sizes: BTreeSet<u64>,
+    /// Whether a client has asked for the seal.
+    pub is_sealing: bool,
     /// Final size, once sealed.
-    pub sealed: Option<u64>,
+    sealed: Option<u64>,
 }
 
 impl FileModel {
@@ -59,6 +61,18 @@ impl FileModel {
         self.acked.insert(offset, bytes);
         self.acked_end = self.acked_end.max(end);
         Ok(())
+    }
+
+    /// The file was sealed at this size.
+    pub fn sealed(&mut self, size: u64) -> Result<(), String> {
+        let before = *self.sealed.get_or_insert(size);
+        match before == size && self.acked_end <= size {
+            true => Ok(()),
+            false => Err(format!(
+                "the file was sealed at {size}, after a seal at {before} and appends up to {}",
+                self.acked_end
+            )),
+        }
     }
 
     /// Records that the outcome of this append is unknown.
@@ -130,6 +144,9 @@ impl FileModel {
             }
             at = end;
             ends.insert(at as u64);
+        }
+        if let Some(size) = self.sealed.filter(|size| *size != at as u64) {
+            return Err(format!("the file was sealed at {size} and has {at} bytes"));
         }
         match self.sizes.difference(&ends).next() {
             Some(size) => {

@@ -52,6 +52,7 @@ const RARE: &[&str] = &["raising given up"];
 /// States that every long run must have reached ("sometimes" assertions), by name.
 pub const STATES: &[&str] = &[
     "amnesty",
+    "append refused by a seal",
     "batch refused whole",
     "block copied",
     "block copied below",

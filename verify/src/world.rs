@@ -455,12 +455,15 @@ impl World {
 
     /// After all faults, the whole content can be read, as clients read it, and in time.
     fn prove(&mut self) -> Result<(), Violation> {
-        crate::client::begin_proofs(self);
-        let deadline = self.now + SETTLE;
-        self.until(|w| w.now > deadline || w.proofs.is_empty() && w.tasks.iter().all(Task::idle))?;
-        if let Some(task) = self.tasks.iter().find(|t| !t.idle()) {
-            let text = format!("without a fault an operation did not end: {}", task.describe());
-            return Err(self.violated(text));
+        for begin in [crate::client::begin_proofs, crate::client::seal_files] {
+            begin(self);
+            let deadline = self.now + SETTLE;
+            let done = |w: &World| w.proofs.is_empty() && w.tasks.iter().all(Task::idle);
+            self.until(|w| w.now > deadline || done(w))?;
+            if let Some(task) = self.tasks.iter().find(|t| !t.idle()) {
+                let text = format!("without a fault an operation did not end: {}", task.describe());
+                return Err(self.violated(text));
+            }
         }
         self.proving = false;
         // The controller receives the last seals.

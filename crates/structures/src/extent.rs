@@ -22,7 +22,9 @@ use crate::{
 };
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
-use honeycomb_types::limits::{EXTENT_OWNER, EXTENT_PENDING_MS, EXTENTS_IDLE};
+use honeycomb_types::limits::{
+    EXTENT_OWNER, EXTENT_PENDING_MS, EXTENT_REF, EXTENTS_IDLE, extents_per_list,
+};
 use honeycomb_types::{Bug, Time};
 use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, extents};
 use honeycomb_wire::{Field, Malformed, Op, Reader, Status};
@@ -92,6 +94,12 @@ impl Lists {
 /// The extents of a list that can be an extent of a block of this size.
 fn admit(size: usize, args: &[u8], payload: &[u8]) -> Result<Vec<ExtentRef>, Answer> {
     let refuse = |text: String| Answer::refuse(Status::InvalidArgument, text);
+    let references = extents_per_list(size as u64);
+    if payload.len() as u64 > references * EXTENT_REF as u64 {
+        let text =
+            format!("a list of {} bytes; the limit is {references} references", payload.len());
+        return Err(Answer::refuse(Status::ValueTooLarge, text));
+    }
     let PutExtents { when: StoredWhen::Always, key: [], list } = PutExtents::decode(args, payload)?
     else {
         return Err(refuse("the arguments of ExtentPutList are mode 0".into()));

@@ -43,9 +43,15 @@ pub const fn extents_per_value(block_size: u64) -> u64 {
 pub const fn listed_value_max(block_size: u64) -> u64 {
     extents_per_value(block_size) * (block_size / LARGE_FRACTION)
 }
-/// References in a list that is an extent itself.
+/// References in a list that is an extent itself, in any block: a memory server adopts and drops all of them
+/// in one turn.
+pub const LIST_EXTENTS_MAX: u64 = 4096;
+/// The same, in a block of this size.
 pub const fn extents_per_list(block_size: u64) -> u64 {
-    block_size / LARGE_FRACTION / EXTENT_REF as u64
+    match block_size / LARGE_FRACTION / EXTENT_REF as u64 {
+        fits if fits < LIST_EXTENTS_MAX => fits,
+        _ => LIST_EXTENTS_MAX,
+    }
 }
 /// Levels of lists below the list of a value.
 pub const LIST_LEVELS_MAX: u32 = 2;
