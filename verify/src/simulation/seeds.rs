@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Operations of each seed here.
 const OPERATIONS: u64 = 600;
 /// Number of seeds within which every planted bug must be found.
-const PATIENCE: u64 = 400;
+const PATIENCE: u64 = 1000;
 
 #[test]
 fn seeds_are_clean_without_a_planted_bug() {

@@ -139,7 +139,8 @@ fn append_that_finds_no_memory_leaves_the_file_as_it_was() {
     let refused = writer.append(&noise(2, 10 * BLOCK)).unwrap_err();
     assert_eq!(refused.status, Status::QuotaExceeded, "{refused}");
     assert_eq!(writer.size().unwrap(), BLOCK as u64 + 1);
-    assert_eq!(blocks(&client, job.job), before, "its blocks are freed at once");
+    // An empty successor of the file may have been freed meanwhile.
+    assert!(blocks(&client, job.job) <= before, "its blocks are freed at once");
     writer.append(b"more").unwrap();
     let content = [noise(1, BLOCK + 1), b"more".to_vec()].concat();
     assert!(whole(&writer).unwrap() == content, "the bytes differ");

@@ -44,7 +44,8 @@ fn what_is_not_there_or_stands_against_it_has_its_exit_code() {
     assert_eq!(codes(&["put", "n:kv", "a", "2", "--if-absent"]), is(8, "KeyExists"));
     assert_eq!(home.ok(&["get", "n:kv", "a"]), "1", "it was not replaced");
     home.ok(&["put", "n:kv", "new", "2", "--if-absent"]);
-    let large = home.feed(&["put", "n:kv", "large", "--json"], &[b'x'; 300_000]);
+    // More than the memory of the cluster.
+    let large = home.feed(&["put", "n:kv", "large", "--json"], &vec![b'x'; (64 << 20) + 1]);
     assert_eq!((large.code, large.error()["status"].as_str()), (7, Some("ValueTooLarge")));
     assert_eq!(codes(&["put", "n:many", "a", "1", "--blocks", "1010"]), is(7, "OutOfMemory"));
     home.ok(&["rm", "--prefix", "n"]);
