@@ -664,13 +664,7 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
         (_, Err(e)) => failed(known, &active, e),
     };
     world.tasks[task].held = held;
-    let late = match status {
-        Status::OutOfMemory => roomy,
-        // The appends to a file that is sealed may need more memory than there is.
-        Status::OutcomeUnknown if known.file.is_sealing => roomy && active.append.is_some(),
-        Status::OutcomeUnknown => world.proving && active.append.is_some(),
-        status => matches!(status, Status::DeadlineExceeded | Status::Busy) && world.proving,
-    };
+    let late = world.proving && needs_fault(known, &active, status, roomy);
     let judged = match &result {
         Err(e) if late => Err(format!("without a fault it ended with {e}")),
         _ => judged,
@@ -687,6 +681,16 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     }
     reached.into_iter().for_each(|state| world.reach(state));
     rest(world, task);
+}
+
+/// Whether an operation ends with this status only after a fault, or without memory.
+fn needs_fault(known: &Known, active: &Active, status: Status, roomy: bool) -> bool {
+    match status {
+        Status::OutOfMemory => roomy,
+        // The appends to a file that is sealed may need more memory than there is.
+        Status::OutcomeUnknown => active.append.is_some() && (roomy || !known.file.is_sealing),
+        status => matches!(status, Status::DeadlineExceeded | Status::Busy),
+    }
 }
 
 fn rest(world: &mut World, task: usize) {
