@@ -82,16 +82,20 @@ _NAME: Final = struct.Struct("<QQQI")
 _HEAD: Final = (1 << 64) - 1
 
 
-def _value(names: bytes, places: _Places, levels: int = 2) -> Iterator[bytes]:
-    """The extents of a value; those of lists, of so many levels, if these are the names of lists."""
+def _value(names: bytes, places: _Places, due: int | None = None) -> Iterator[bytes]:
+    """The extents of a value; those of lists, if these are the names of lists.
+
+    ``due`` is the number of levels below a list that another one names.
+    """
     block, level = _NAME.unpack_from(names)[:2] if len(names) >= _NAME.size else (0, 0)
-    if block != _HEAD:
+    below = level if block == _HEAD else 0
+    if below > 2 or due not in (None, below):
+        raise NotFlushed("a list of extents is damaged: its level is not that of the list above")
+    if not below:
         yield from _named(names, places)
         return
-    if not 1 <= level <= levels:
-        raise NotFlushed("a list of extents is damaged: its level is not that of the list above")
-    for below in _named(names[_NAME.size :], places):
-        yield from _value(below, places, level - 1)
+    for lower in _named(names[_NAME.size :], places):
+        yield from _value(lower, places, below - 1)
 
 
 def _named(names: bytes, places: _Places) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,6 +60,8 @@ def flushed(client: honeycomb.Client) -> int:
 def test_what_was_in_the_store_is_on_disk(flushing: honeycomb.Client, root: Path) -> None:
     table = {f"key-{i}".encode(): bytes([i % 256]) * (i % 300) for i in range(400)}
     table |= {f"large-{i}".encode(): bytes([i]) * (i * 30_000) for i in range(1, 5)}
+    # One list of extents does not name all of it.
+    table[b"lists"] = random.randbytes(700_000)
     items = [f"item {i}".encode() * (10_000 if i % 100 == 7 else 10) for i in range(300)]
     text = bytes(range(256)) * 600
     with flushing.job("words", lease=60.0, keep=False) as job:

@@ -17,7 +17,7 @@ use honeycomb_client::writing::{Division, WriteStep, Writing};
 use honeycomb_env::Entropy;
 use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_types::{BlockAt, BlockId, Kind, StructureId};
-use honeycomb_wire::extents::{ExtentRef, ListHead, extents};
+use honeycomb_wire::extents::{ExtentRef, ListHead, extents, list_below};
 use honeycomb_wire::messages::{ExtentDropRequest, MapEntry};
 use honeycomb_wire::queue::{AckAction, AckArgs, Items, LargeItem};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
@@ -105,9 +105,10 @@ enum Stage {
 
 #[derive(Debug)]
 struct Reading {
-    /// The head of the list whose extents are read.
-    head: Option<ListHead>,
-    list: Vec<ExtentRef>,
+    /// The list whose extents are read.
+    list: Vec<u8>,
+    /// These extents.
+    extents: Vec<ExtentRef>,
     of: Written,
     claim: Option<Claim>,
     bytes: Vec<u8>,
@@ -225,7 +226,7 @@ fn read(world: &mut World, task: usize) {
     let Some(Large { stage: Stage::Reading(reading), .. }) = &mut active.large else {
         unreachable!("the caller saw it");
     };
-    let Reading { list, bytes, asked, .. } = reading;
+    let Reading { extents: list, bytes, asked, .. } = reading;
     // If the controller does not name a server, its extents are lost.
     let knows = routings.get(&key).is_some_and(|routing| routing.knows_servers(list));
     if !knows && !*asked {
@@ -427,13 +428,13 @@ fn read_list(world: &mut World, task: usize, reserved: Option<(BlockAt, LargeIte
         (Some((at, item)), Some(Written::Item(key, _))) => Some(Claim { at, item, key: *key }),
         _ => None,
     };
-    let (Ok(list), Some(&of)) = (extents(&found), known.get(&found)) else {
+    let (Ok(named), Some(&of)) = (extents(&found), known.get(&found)) else {
         let text = format!("{} names extents that no put has named together (INV-39)", structure);
         world.broken(text);
         return finish(world, task, Err(Error::new(Status::Internal, "unknown extents")));
     };
-    let head = ListHead::of(&found);
-    let reading = Reading { head, list, of, claim, bytes: Vec::new(), asked: false };
+    let reading =
+        Reading { list: found, extents: named, of, claim, bytes: Vec::new(), asked: false };
     active(world, task).large = Some(Large { stage: Stage::Reading(reading), tries });
     read(world, task);
 }
@@ -457,24 +458,26 @@ fn has_read(
         }
     };
     reading.bytes.append(&mut active(world, task).found);
-    let total = reading.list.iter().map(|extent| extent.len as usize).sum::<usize>();
+    let total = reading.extents.iter().map(|extent| extent.len as usize).sum::<usize>();
     if reading.bytes.len() < total {
         active(world, task).large = Some(Large { stage: Stage::Reading(reading), tries });
         read(world, task);
         return None;
     }
-    if let Some(head) = reading.head {
-        let lists = parts(&reading.list, &reading.bytes);
-        let Ok(below) = head.join(lists.into_iter()) else {
-            world.broken(format!("the lists of {:?} contradict their head (INV-63)", reading.of));
+    match list_below(&reading.list, &reading.bytes) {
+        Ok(None) => {}
+        Ok(Some(list)) => {
+            let extents = extents(&list).expect("put together just now");
+            let reading = Reading { list, extents, bytes: Vec::new(), asked: false, ..reading };
+            active(world, task).large = Some(Large { stage: Stage::Reading(reading), tries });
+            read(world, task);
+            return None;
+        }
+        Err(e) => {
+            let text = format!("the lists of {:?} contradict their head: {e} (INV-63)", reading.of);
+            world.broken(text);
             return Some(Err(Error::new(Status::Internal, "damaged list")));
-        };
-        let list = extents(&below).expect("joined just now");
-        let head = ListHead::of(&below);
-        let reading = Reading { head, list, bytes: Vec::new(), asked: false, ..reading };
-        active(world, task).large = Some(Large { stage: Stage::Reading(reading), tries });
-        read(world, task);
-        return None;
+        }
     }
     let Reading { of, claim, bytes, .. } = reading;
     if of.bytes() != bytes {
@@ -498,16 +501,6 @@ fn has_read(
             None
         }
     }
-}
-
-/// The bytes of each extent.
-fn parts<'a>(list: &[ExtentRef], mut bytes: &'a [u8]) -> Vec<&'a [u8]> {
-    let parts = list.iter().map(|extent| {
-        let (part, rest) = bytes.split_at(extent.len as usize);
-        bytes = rest;
-        part
-    });
-    parts.collect()
 }
 
 /// The operation ends with an item, as if a get had returned it.
@@ -704,8 +697,11 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<bool, String
                     return Err(format!("{extent:?} is named twice"));
                 }
             }
-            let Some(head) = ListHead::of(&list) else { break parts.concat() };
-            list = head.join(parts.into_iter()).map_err(|e| e.to_string())?;
+            let bytes = parts.concat();
+            match list_below(&list, &bytes).map_err(|e| e.to_string())? {
+                Some(below) => list = below,
+                None => break bytes,
+            }
         };
         if value != of.bytes() {
             return Err(format!("the extents of {of:?} have other bytes"));

@@ -10,7 +10,7 @@ use crate::world::{Known, World};
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::{Error, Target};
 use honeycomb_types::{BlockAt, Kind, LaneId, Sequence, StructureId, Time};
-use honeycomb_wire::extents::{ListHead, PutExtents, StoredWhen, extents};
+use honeycomb_wire::extents::{PutExtents, StoredWhen, extents, list_below};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, GetExtentsArgs, Items, put_lengths};
 use honeycomb_wire::{Op, ReplyHeader, Status};
@@ -471,9 +471,10 @@ fn read_extents(world: &mut World, opened: &Opened, list: &[u8]) -> Vec<u8> {
             None => world.broken(format!("an item names {extent:?}, which is gone (INV-39)")),
         }
     }
-    let Some(head) = ListHead::of(list) else { return parts.concat() };
-    match head.join(parts.iter().map(|list| &list[..])) {
-        Ok(below) => read_extents(world, opened, &below),
+    let bytes = parts.concat();
+    match list_below(list, &bytes) {
+        Ok(Some(below)) => read_extents(world, opened, &below),
+        Ok(None) => bytes,
         Err(e) => {
             world.broken(format!("the lists of an item contradict their head: {e} (INV-63)"));
             Vec::new()

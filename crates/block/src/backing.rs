@@ -38,7 +38,7 @@ pub(crate) struct Mapping {
     written: AtomicUsize,
     /// Bytes that count as mapped. The bytes behind them are untouched.
     capacity: AtomicUsize,
-    /// Whether huge pages are requested.
+    /// Whether huge pages are requested, if there is room for one.
     is_huge: AtomicBool,
     /// The tenant that may reuse these pages with their content; `None` if they are not written in
     /// place.
@@ -50,13 +50,27 @@ pub(crate) struct Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let (is_huge, capacity) = (*self.is_huge.get_mut(), *self.capacity.get_mut());
+        if capacity >= HUGE_PAGE && !is_huge {
+            // The next owner begins as in new memory.
+            self.advise(true);
+        }
         if let Some(raw) = self.raw.take() {
             if let Some((counted, bytes)) = &self.counted {
                 counted.fetch_sub(*bytes, Relaxed);
             }
-            let (written, capacity) = (*self.written.get_mut(), *self.capacity.get_mut());
+            let written = *self.written.get_mut();
             self.reclaimer.give(raw, self.tenant, written, capacity);
         }
+    }
+}
+
+fn advise(raw: &MmapRaw, huge: bool) {
+    if raw.len() >= HUGE_FROM {
+        let _ = raw.advise(match huge {
+            true => memmap2::Advice::HugePage,
+            false => memmap2::Advice::NoHugePage,
+        });
     }
 }
 
@@ -76,7 +90,7 @@ impl Mapping {
             raw,
             written: AtomicUsize::new(0),
             capacity: capacity.into(),
-            is_huge: AtomicBool::new(false),
+            is_huge: AtomicBool::new(capacity >= HUGE_PAGE),
             tenant,
             reclaimer: reclaimer.clone(),
             counted: None,
@@ -86,11 +100,9 @@ impl Mapping {
     /// Requests huge pages, or small ones: then the kernel does not add the returned part of a huge page
     /// again. Only a hint: without huge pages everything works too, with more page faults.
     fn advise(&self, huge: bool) {
-        let Some(raw) = self.raw.as_ref().filter(|raw| raw.len() >= HUGE_FROM) else { return };
-        let _ = raw.advise(match huge {
-            true => memmap2::Advice::HugePage,
-            false => memmap2::Advice::NoHugePage,
-        });
+        if let Some(raw) = &self.raw {
+            advise(raw, huge);
+        }
         self.is_huge.store(huge, Relaxed);
     }
 
@@ -174,7 +186,7 @@ pub struct Backing {
 impl Backing {
     /// Maps `length` bytes. Fails only when the address space or the kernel's accounting does.
     pub fn map(length: usize, reclaimer: &Reclaimer) -> io::Result<Backing> {
-        Ok(Backing::over(Backing::new_pages(length)?, 0, length, None, reclaimer))
+        Ok(Backing::over(Backing::new_pages(length, length)?, 0, length, None, reclaimer))
     }
 
     /// As `map`, for a tenant, which may reuse the memory shortly after it is freed. Only the bytes before a
@@ -192,7 +204,7 @@ impl Backing {
         let mut backing = match kept {
             Some(backing) => backing,
             None => {
-                let raw = Backing::new_pages(length)?;
+                let raw = Backing::new_pages(length, capacity)?;
                 Backing::over(raw, 0, capacity, Some(tenant), reclaimer)
             }
         };
@@ -217,13 +229,16 @@ impl Backing {
         self.mapping.written.load(Relaxed)
     }
 
-    fn new_pages(length: usize) -> io::Result<MmapRaw> {
+    fn new_pages(length: usize, capacity: usize) -> io::Result<MmapRaw> {
+        assert!(0 < capacity && capacity <= length, "INV-60: {capacity} of {length} bytes");
         let mut options = MmapOptions::new();
         options.len(length);
         // Miri, which runs the tests of this module (`make unsafe`), does not support reservations.
         #[cfg(not(miri))]
         options.no_reserve_swap();
-        Ok(options.map_anon()?.into())
+        let raw: MmapRaw = options.map_anon()?.into();
+        advise(&raw, capacity >= HUGE_PAGE);
+        Ok(raw)
     }
 
     fn over(
@@ -234,9 +249,7 @@ impl Backing {
         reclaimer: &Reclaimer,
     ) -> Backing {
         let length = raw.len();
-        assert!(0 < capacity && capacity <= length, "INV-60: {capacity} of {length} bytes");
         let mapping = Mapping::new(Some(raw), capacity, tenant, reclaimer);
-        mapping.advise(capacity >= HUGE_PAGE);
         mapping.wrote(written);
         let mut backing = Backing::of(mapping, length, 0);
         backing.capacity = capacity;
@@ -357,12 +370,11 @@ impl Backing {
         };
         let (raw, written) = match reclaimer.take(BUFFERS, (size, size)) {
             Some(Used { raw, written, .. }) => (raw, written),
-            None => (Backing::new_pages(size)?, 0),
+            None => (Backing::new_pages(size, size)?, 0),
         };
         count.fetch_add(length, Relaxed);
         let mut mapping = Mapping::new(Some(raw), size, Some(BUFFERS), reclaimer);
         mapping.counted = Some((count.clone(), length));
-        mapping.advise(true);
         mapping.wrote(written);
         let mut backing = Backing::of(mapping, length, 0);
         backing.slice_mut(0..written.min(length)).fill(0);

@@ -20,7 +20,9 @@ use crate::writing::{Division, WriteStep, Writing};
 use honeycomb_types::limits::{ARGS_MAX, EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::data::Scanned;
-use honeycomb_wire::extents::{ExtentRef, ListHead, PutExtents, StoredWhen, extents, value_length};
+use honeycomb_wire::extents::{
+    ExtentRef, ListHead, PutExtents, StoredWhen, extents, list_below, value_length,
+};
 use honeycomb_wire::{Op, Status};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -74,7 +76,11 @@ impl Extents<'_> {
             // A value that no memory can hold is refused before its first byte is written.
             let (piece, now) = (self.piece_limit() as u64, self.0.now());
             let entries = self.0.ask_for_extents(piece, Vec::new(), length as u64)?;
-            self.0.with_routing(|routing| writing.given(routing, now, &entries))?;
+            // The client's own record of a block is newer than the report from which the reply is.
+            self.0.with_routing(|routing| match routing.extents {
+                Some(_) => Ok(()),
+                None => writing.given(routing, now, &entries),
+            })?;
         }
         let pieces = writing.cut(value);
         let list = self.write_rest(writing, &pieces)?;
@@ -167,19 +173,15 @@ impl Extents<'_> {
 
     /// Reads the lists that a list names.
     pub fn below(&self, list: &[u8]) -> Result<Below, Error> {
-        let Some(head) = ListHead::of(list) else { return Ok(Below::Value) };
-        let named = extents(list)?;
-        let mut bytes = vec![0; named.iter().map(|extent| extent.len as usize).sum()];
+        if ListHead::of(list).is_none() {
+            return Ok(Below::Value);
+        }
+        let lengths = extents(list)?.into_iter().map(|extent| extent.len as usize);
+        let mut bytes = vec![0; lengths.sum()];
         if !self.read_into(list, &mut bytes)? {
             return Ok(Below::Gone);
         }
-        let mut rest = &bytes[..];
-        let lists = named.iter().map(|extent| {
-            let (one, more) = rest.split_at(extent.len as usize);
-            rest = more;
-            one
-        });
-        Ok(Below::Lists(head.join(lists)?))
+        Ok(list_below(list, &bytes)?.map_or(Below::Value, Below::Lists))
     }
 
     /// The list of the pieces of a value: reads the lists in between. `None` if an extent is gone.

@@ -185,10 +185,19 @@ mod tests {
         Error::new(Status::WrongEpoch, "gone")
     }
 
+    fn sealed() -> Error {
+        Error::new(Status::Sealed, "the file is sealed")
+    }
+
+    /// An append of two private blocks, and a file of one block.
+    fn of_two_blocks() -> (Placing, Routing) {
+        let private = vec![entry(0, 7, 3), entry(60_000, 8, 4)];
+        (Placing::new(private, Epoch(5)), file(vec![entry(0, 1, 1)]))
+    }
+
     #[test]
     fn offset_is_known_when_the_blocks_before_have_sealed() {
-        let mut placing = Placing::new(vec![entry(0, 7, 3), entry(60_000, 8, 4)], Epoch(5));
-        let mut routing = file(vec![entry(0, 1, 1)]);
+        let (mut placing, mut routing) = of_two_blocks();
         goes_on(&mut placing, &mut routing, 10, entry(0, 2, 2));
         goes_on(&mut placing, &mut routing, 0, entry(0, 7, 3));
         assert!(matches!(placing.next(&routing), PlaceStep::Done(Ok(10))));
@@ -197,8 +206,7 @@ mod tests {
     /// A drain has moved the first block. The last one still shows the offset.
     #[test]
     fn block_that_kept_its_name_shows_the_offset_of_one_that_has_moved() {
-        let mut placing = Placing::new(vec![entry(0, 7, 3), entry(60_000, 8, 4)], Epoch(5));
-        let mut routing = file(vec![entry(0, 1, 1)]);
+        let (mut placing, mut routing) = of_two_blocks();
         goes_on(&mut placing, &mut routing, 10, entry(0, 2, 2));
         goes_on(&mut placing, &mut routing, 20, entry(0, 3, 2));
         assert!(matches!(placing.next(&routing), PlaceStep::Refresh));
@@ -237,8 +245,7 @@ mod tests {
         let mut routing = file(vec![entry(0, 1, 1), entry(40, 2, 2)]);
         let PlaceStep::Continue(tail) = placing.next(&routing) else { panic!("{placing:?}") };
         routing.map.entries = vec![entry(0, 1, 1), entry(40, 7, 3)];
-        let sealed = Error::new(Status::Sealed, "the file is sealed");
-        placing.continued(&mut routing, tail, Err(sealed)).unwrap();
+        placing.continued(&mut routing, tail, Err(sealed())).unwrap();
         assert!(matches!(placing.next(&routing), PlaceStep::Done(Ok(40))));
     }
 
@@ -246,8 +253,7 @@ mod tests {
     /// later names, and the outcome was unknown.
     #[test]
     fn seal_before_the_private_blocks_is_found_behind_earlier_successors() {
-        let mut placing = Placing::new(vec![entry(0, 7, 3), entry(60_000, 8, 4)], Epoch(5));
-        let mut routing = file(vec![entry(0, 1, 1)]);
+        let (mut placing, mut routing) = of_two_blocks();
         goes_on(&mut placing, &mut routing, 10, entry(0, 2, 1));
         goes_on(&mut placing, &mut routing, 20, entry(0, 3, 1));
         assert!(matches!(placing.next(&routing), PlaceStep::Refresh));
@@ -258,15 +264,13 @@ mod tests {
         }
         goes_on(&mut placing, &mut routing, 5, entry(0, 5, 2));
         let PlaceStep::Continue(tail) = placing.next(&routing) else { panic!("{placing:?}") };
-        let sealed = Error::new(Status::Sealed, "the file is sealed");
-        let ended = placing.continued(&mut routing, tail, Err(sealed)).unwrap_err();
+        let ended = placing.continued(&mut routing, tail, Err(sealed())).unwrap_err();
         assert_eq!(ended.status, Status::Sealed);
     }
 
     /// The private blocks are freed with the end of a file, unless they serve under later names.
     #[test]
     fn seal_is_certain_only_before_later_blocks() {
-        let sealed = || Error::new(Status::Sealed, "the file is sealed");
         for (epoch, due) in [(4, Status::Sealed), (9, Status::OutcomeUnknown)] {
             let mut placing = Placing::new(vec![entry(0, 7, 3)], Epoch(5));
             let mut routing = file(vec![entry(0, 1, epoch)]);

@@ -101,8 +101,9 @@ impl Adopting {
     }
 
     /// Drops the extents of a stored list.
-    pub fn drops(&mut self, stored: &[u8]) {
-        self.said.push_back(dropped(stored));
+    pub fn drops(&mut self, owner: u64, list: &[u8]) {
+        let list = extents(list).expect("the request was decoded on arrival");
+        self.said.push_back(Event::DropExtents(owner, list));
     }
 
     /// Completes a put that owns its extents now, or whose adoption was refused. `store` stores the list, in
@@ -136,8 +137,7 @@ impl Adopting {
             return;
         }
         if stored.is_err() {
-            let list = extents(waiting.put().list).expect("the request was decoded on arrival");
-            self.said.push_back(Event::DropExtents(owner, list));
+            self.drops(owner, waiting.put().list);
         }
         if let Some(answer) = stored.unwrap_or_else(Some) {
             self.said.push_back(Event::Answered(ticket, answer));

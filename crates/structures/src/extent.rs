@@ -13,7 +13,7 @@
 //! list is dropped, they are dropped too. The bytes of a list are on the heap, and its room in the block is
 //! not written: so a list can be dropped while the block is in a lower tier.
 
-use crate::adopting::{Adopting, list_of};
+use crate::adopting::Adopting;
 use crate::kv::arena::{Arena, Owner, round_up};
 use crate::kv::shrink::Shrink;
 use crate::{
@@ -22,9 +22,7 @@ use crate::{
 };
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
-use honeycomb_types::limits::{
-    EXTENT_OWNER, EXTENT_PENDING_MS, EXTENT_REF, EXTENTS_IDLE, extents_per_list,
-};
+use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENT_REF, EXTENTS_IDLE, extents_per_list};
 use honeycomb_types::{Bug, Time};
 use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, extents};
 use honeycomb_wire::{Field, Malformed, Op, Reader, Status};
@@ -72,18 +70,18 @@ struct Lists {
     adopting: Adopting,
     /// The room of each list whose extents are being adopted.
     rooms: BTreeMap<Ticket, Range<usize>>,
-    /// The stored form of each list, by its id: the owner of its extents, and the list.
-    stored: BTreeMap<u64, Arc<[u8]>>,
+    /// The owner of the extents of each list, and the list, by its id.
+    stored: BTreeMap<u64, (u64, Arc<[u8]>)>,
 }
 
 impl Lists {
     /// The id of this list, if it is stored: its extents have one owner, so a second one is a repetition.
     fn id_of(&self, list: &[u8]) -> Option<u64> {
-        self.stored.iter().find(|(_, stored)| list_of(stored) == list).map(|(id, _)| *id)
+        self.stored.iter().find(|(_, (_, stored))| **stored == *list).map(|(id, _)| *id)
     }
 
     fn get(&self, id: u64) -> Option<Arc<[u8]>> {
-        self.stored.get(&id).map(|stored| list_of(stored).into())
+        self.stored.get(&id).map(|(_, list)| list.clone())
     }
 
     fn is_waiting(&self, list: &[u8]) -> bool {
@@ -187,9 +185,9 @@ impl ExtentBlock {
             ExtentOwner::Adopted(_) => None,
         });
         assert_eq!(pending.collect::<BTreeSet<_>>(), self.pending);
-        for (id, stored) in &self.lists.stored {
+        for (id, (_, list)) in &self.lists.stored {
             let held = self.extents.get(id).map(|held| held.len);
-            assert_eq!(held, Some(list_of(stored).len()), "INV-63: list {id} is an extent");
+            assert_eq!(held, Some(list.len()), "INV-63: list {id} is an extent");
         }
         assert!(!self.closed || self.is_empty());
     }
@@ -341,10 +339,10 @@ impl ExtentBlock {
             assert!(timed, "INV-39: extent {id} is dropped, and had no time without an owner");
         }
         match self.lists.stored.remove(&id) {
-            Some(list) => {
+            Some((owner, list)) => {
                 self.arena.free(held.at);
                 if !Bug::ListForgetsExtents.active() {
-                    self.lists.adopting.drops(&list);
+                    self.lists.adopting.drops(owner, &list);
                 }
             }
             // Current readers still read the old content.
@@ -430,11 +428,11 @@ impl Adopts for ExtentBlock {
     fn adopted(&mut self, _block: &mut Backing, now: Time, adopted: Adopted) {
         let Some(room) = self.lists.rooms.remove(&adopted.ticket) else { return };
         let mut adopting = std::mem::take(&mut self.lists.adopting);
-        let mut stored = false;
-        adopting.complete(now, adopted, |put, bytes| {
-            let answer = self.keep(now, room.start, put.list.len());
-            assert_eq!(EXTENT_OWNER + room.len(), bytes.len(), "INV-63: the room is of the list");
-            self.lists.stored.insert(answer.value, bytes.into());
+        let (owner, mut stored) = (adopted.owner, false);
+        adopting.complete(now, adopted, |put, _| {
+            assert_eq!(room.len(), put.list.len(), "INV-63: the room is of the list");
+            let answer = self.keep(now, room.start, room.len());
+            self.lists.stored.insert(answer.value, (owner, put.list.into()));
             stored = true;
             Ok(Some(answer))
         });

@@ -4,7 +4,7 @@ use crate::FlushError;
 use crate::manifest::FlushedStructure;
 use crate::read::Flushed;
 use honeycomb_types::limits::EXTENT_REF;
-use honeycomb_wire::extents::ListHead;
+use honeycomb_wire::extents::{ListHead, list_below};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -67,13 +67,14 @@ impl<'a> ExtentIndex<'a> {
     /// The value of a list of extents.
     pub fn value(&self, list: &[u8]) -> Result<Vec<u8>, FlushError> {
         let mut list = Cow::Borrowed(list);
-        while let Some(head) = ListHead::of(&list) {
-            let lists = list[EXTENT_REF..].chunks(EXTENT_REF).map(|one| self.named(one));
-            let lists: Vec<Vec<u8>> = lists.collect::<Result<_, _>>()?;
-            let below = head.join(lists.iter().map(|list| &list[..]));
-            list = Cow::Owned(below.map_err(|e| self.missing(e.to_string()))?);
+        loop {
+            let head = ListHead::of(&list).map_or(0, |_| EXTENT_REF);
+            let bytes = self.named(&list[head..])?;
+            match list_below(&list, &bytes).map_err(|e| self.missing(e.to_string()))? {
+                Some(below) => list = Cow::Owned(below),
+                None => return Ok(bytes),
+            }
         }
-        self.named(&list)
     }
 
     /// The bytes of all extents that one list names.

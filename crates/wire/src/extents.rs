@@ -54,24 +54,6 @@ impl ListHead {
         (is_head && bytes <= VALUE_BYTES_MAX).then_some(ListHead { level: level as u32, bytes })
     }
 
-    /// The list of the next level, from the lists that the one of this head names, in order.
-    pub fn join<'a>(self, lists: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, Malformed> {
-        let refused = |why| Err(Malformed { at: 0, why });
-        let (mut named, mut bytes) = (Vec::new(), 0u64);
-        for list in lists {
-            if ListHead::of(list).map_or(0, |head| head.level) != self.level - 1 {
-                return refused("a list of extents is of another level than its head says");
-            }
-            bytes = bytes.saturating_add(value_length(list));
-            named.extend(extents(list)?);
-        }
-        if bytes != self.bytes {
-            return refused("the lists of a value name more or fewer bytes than its head says");
-        }
-        let level = self.level - 1;
-        Ok(put_list((level > 0).then_some(ListHead { level, bytes }), &named))
-    }
-
     fn put(self, out: &mut Vec<u8>) {
         ExtentRef { at: BlockAt::of(HEAD, self.level.into()), id: self.bytes, len: 0 }.put(out);
     }
@@ -102,6 +84,28 @@ pub fn extents(bytes: &[u8]) -> Result<Vec<ExtentRef>, Malformed> {
         extents.push(ExtentRef { at, id: u64::get(&mut from)?, len: u32::get(&mut from)? });
     }
     Ok(extents)
+}
+
+/// The list one level below a list, from the bytes of all extents that it names, in order; `None` if these
+/// are the value.
+pub fn list_below(list: &[u8], bytes: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
+    let Some(ListHead { level, bytes: due }) = ListHead::of(list) else { return Ok(None) };
+    let refused = |why| Err(Malformed { at: 0, why });
+    let (mut named, mut found, mut from) = (Vec::new(), 0u64, Reader::new(bytes));
+    for extent in extents(list)? {
+        let lower = from.take(extent.len as usize)?;
+        if ListHead::of(lower).map_or(0, |head| head.level) != level - 1 {
+            return refused("a list of extents is of another level than its head says");
+        }
+        found = found.saturating_add(value_length(lower));
+        named.extend(extents(lower)?);
+    }
+    from.finish()?;
+    if found != due {
+        return refused("the lists of a value name more or fewer bytes than its head says");
+    }
+    let head = (level > 1).then_some(ListHead { level: level - 1, bytes: due });
+    Ok(Some(put_list(head, &named)))
 }
 
 /// The condition under which a `KvPutExtents` stores its list.

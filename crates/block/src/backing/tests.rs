@@ -123,28 +123,42 @@ fn what_is_discarded_is_zero_and_not_resident() {
     assert!(b.discard(10..20), "less than a page changes nothing");
 }
 
+/// Whether a block requests small pages: `nh` of the flags that the kernel reports for its mapping.
+fn requests_small(b: &Backing) -> bool {
+    let at = b.slice(0..1).as_ptr() as usize;
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("the kernel reports mappings");
+    let mut is_mapping = false;
+    for line in maps.lines() {
+        if let Some((from, to)) = line.split(' ').next().and_then(|range| range.split_once('-')) {
+            let number = |text| usize::from_str_radix(text, 16).expect("an address");
+            is_mapping = (number(from)..number(to)).contains(&at);
+        }
+        if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_mapping) {
+            return flags.split(' ').any(|flag| flag == "nh");
+        }
+    }
+    panic!("{at:x} is not mapped");
+}
+
+#[test]
+#[cfg(not(miri))] // which has no `madvise`
+fn memory_that_is_used_again_requests_huge_pages() {
+    const LENGTH: usize = 16 << 20;
+    let (reclaimer, _worker) = Reclaimer::with_worker(64 << 20, usize::MAX, None);
+    let mut b = filled(ONE, LENGTH, 7, &reclaimer);
+    let at = b.slice(0..1).as_ptr();
+    assert!(b.discard(8192..16384) && requests_small(&b));
+    drop(b);
+    let b = Backing::map_part(ONE, true, (LENGTH, LENGTH), &reclaimer).unwrap();
+    assert_eq!(b.slice(0..1).as_ptr(), at, "the same memory");
+    assert!(!requests_small(&b));
+}
+
 /// The kernel fills a huge page with zero bytes where only a part of it is resident.
 #[test]
 #[cfg(not(miri))] // which has no `madvise`
 fn what_is_returned_of_a_huge_page_stays_with_the_system() {
     const LENGTH: usize = 16 << 20;
-    // `nh` of the flags that the kernel reports for the mapping of an address.
-    let requests_small = |b: &Backing| {
-        let (at, maps) =
-            (b.slice(0..1).as_ptr() as usize, std::fs::read_to_string("/proc/self/smaps"));
-        let mut is_mapping = false;
-        for line in maps.expect("the kernel reports mappings").lines() {
-            if let Some((from, to)) = line.split(' ').next().and_then(|range| range.split_once('-'))
-            {
-                let number = |text| usize::from_str_radix(text, 16).expect("an address");
-                is_mapping = (number(from)..number(to)).contains(&at);
-            }
-            if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_mapping) {
-                return flags.split(' ').any(|flag| flag == "nh");
-            }
-        }
-        panic!("{at:x} is not mapped");
-    };
     let reclaimers = [Reclaimer::inline(), Reclaimer::with_worker(0, 64 << 20, None).0];
     for reclaimer in &reclaimers {
         let mut b = Backing::map(LENGTH, reclaimer).unwrap();
