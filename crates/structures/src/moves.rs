@@ -234,9 +234,10 @@ pub trait Movable {
     /// The move is cancelled. Everything is as before.
     fn cancel_export(&mut self, block: &mut Backing, now: Time);
 
-    /// The content did not fit into an empty block of the same size, where it has another layout: this block
-    /// gives a part of it away before it continues.
-    fn did_not_fit(&mut self) {}
+    /// The content did not fit into an empty block of the same capacity, where it has another layout: before
+    /// it leaves, this block gets the capacity of a whole block, or gives a part of the content away if that
+    /// is no more or is denied.
+    fn did_not_fit(&mut self, _now: Time) {}
 
     /// Announces that a neighbour will send its range. Idempotent.
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer>;

@@ -135,7 +135,7 @@ impl Pool {
         let has_room = match tier.is_below() {
             // The place there is that of a whole block.
             true => core.lent() - core.out() >= more,
-            false => server.gives(block.shard().0 as usize, draw, more),
+            false => server.grows(block.shard().0 as usize, draw, more),
         };
         if !has_room {
             return Err(NoRoom);

@@ -261,10 +261,20 @@ impl Server {
         }
     }
 
-    /// Whether this draw may take so many units of memory of one core.
+    /// Whether a new block may take so many units of memory of one core by this draw.
     pub(super) fn gives(&self, core: usize, draw: Draw, units: u32) -> bool {
+        self.takes_blocks() && self.has(core, draw, units)
+    }
+
+    /// Whether a block of one core may grow by so many units of memory. A block that has not left a draining
+    /// server yet still can: its writers have no other room, and its copy gets the same capacity.
+    pub(super) fn grows(&self, core: usize, draw: Draw, units: u32) -> bool {
+        self.presence == Presence::Here && self.has(core, draw, units)
+    }
+
+    fn has(&self, core: usize, draw: Draw, units: u32) -> bool {
         let (room, whole) = (self.cores[core].room(), self.units.whole());
-        if room.min(self.room(draw)) < units {
+        if room.min(self.room_if_heard(draw)) < units {
             return false;
         }
         room / whole - (room - units) / whole <= self.whole_blocks(draw)

@@ -652,8 +652,11 @@ impl Cluster {
 
     /// Whether blocks may be allocated on a server.
     pub fn takes_blocks(&self, server: ServerId) -> bool {
-        let heard = !self.suspected.contains(&server) && !self.away.contains(&server);
-        heard && !self.drains.contains_key(&server)
+        self.is_heard(server) && !self.drains.contains_key(&server)
+    }
+
+    fn is_heard(&self, server: ServerId) -> bool {
+        !self.suspected.contains(&server) && !self.away.contains(&server)
     }
 
     /// Suspects silent members, and returns those that are lost for their silence (INV-56). All reports
@@ -848,7 +851,7 @@ impl Cluster {
         let (whole, room) = (self.whole(), self.core_room(server, at.block.shard().0));
         let divides = |more| room / whole - (room - more) / whole;
         let has_room = tier.is_below()
-            || self.takes_blocks(server)
+            || self.is_heard(server)
                 && self.room_of(server).0 >= more
                 && room >= more
                 && divides(more) <= self.whole_blocks(server, false);

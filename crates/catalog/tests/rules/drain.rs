@@ -1,9 +1,9 @@
 //! Draining servers: they receive no blocks, are released when they hold none, and their drain can be
 //! cancelled.
 
-use crate::common::{Bench, LEASE, file, kv, lease, queue};
+use crate::common::{Bench, LEASE, file, kv, lease, queue, server};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, DrainState, Effect, Hints, Reply, Report, Seal,
+    Actor, CatalogError, Command, DrainState, Effect, Hints, NewServer, Reply, Report, Seal,
 };
 #[cfg(feature = "bug-bank")]
 use honeycomb_types::Bug;
@@ -213,6 +213,28 @@ fn blocks_of_a_store_leave_with_their_whole_range() {
     assert_eq!((version.0, again), (2, entry));
     bench.confirm(&[one]);
     assert_eq!(released(&bench), [(one.block.server(), false)]);
+}
+
+/// A block of 512 KiB whose content fitted into no other one of that capacity divided instead of leaving,
+/// and its writers were told that memory was full.
+#[test]
+fn block_grows_in_place_until_it_leaves_and_its_copy_gets_the_same_capacity() {
+    let mut bench = Bench::new();
+    for address in ["s1:1", "s2:1"] {
+        let server = NewServer { block_size: 1 << 20, ..server(address, 1, 8) };
+        bench.run(Command::JoinServer { server }).unwrap();
+    }
+    let job = bench.job("job");
+    bench.create(job, "t", &[], LEASE).unwrap();
+    let made = bench.make(job, kv("t", "store", 1)).unwrap();
+    let (structure, at) = (made.structure, made.map.entries[0].at);
+    let here = bench.status().servers.into_iter().find(|s| s.server == at.block.server()).unwrap();
+    drain(&mut bench, &here.address, false).unwrap();
+    let whole = || Command::GrowBlock { structure, at, bytes: 1 << 20 };
+    assert_eq!(bench.run(whole()), Ok(Reply::Capacity { bytes: 1 << 20 }));
+    let (_, copy) = leave(&mut bench, structure, at).unwrap();
+    assert_ne!(copy.block.server(), at.block.server());
+    assert_eq!(bench.catalog.capacity_at(copy), Some(1 << 20));
 }
 
 #[test]

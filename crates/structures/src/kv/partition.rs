@@ -173,8 +173,14 @@ impl Movable for Partition {
         self.planner.cancelled(&mut self.store.table, now, begun);
     }
 
-    fn did_not_fit(&mut self) {
-        self.store.table.overflow.renew(Relief::Wanted);
+    fn did_not_fit(&mut self, now: Time) {
+        let table = &mut self.store.table;
+        if table.heap.capacity.may_grow() {
+            table.heap.capacity.await_move();
+            table.heap.surplus.keep_for_move(now);
+        } else {
+            table.overflow.renew(Relief::Wanted);
+        }
     }
 
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer> {

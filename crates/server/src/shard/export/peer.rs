@@ -455,7 +455,7 @@ impl Exports {
                 let is_whole = peer.request == MoveRequest::Relocate;
                 self.cancel(source, true);
                 if is_whole && status == Status::BlockFull {
-                    movable(source.structure).did_not_fit();
+                    movable(source.structure).did_not_fit(source.now);
                 }
             }
         }

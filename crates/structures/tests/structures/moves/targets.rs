@@ -1,7 +1,7 @@
 //! The target of a move: whom it sends to the source meanwhile, and which moves it does not begin itself.
 
 use super::{Pair, Under, key};
-use honeycomb_structures::{Capacity, Structure};
+use honeycomb_structures::{Capacity, MoveRequest, Structure};
 use honeycomb_types::Bug;
 use honeycomb_wire::batch::{BatchOp, put_batch};
 use honeycomb_wire::{Op, Status, key_hash};
@@ -128,20 +128,7 @@ fn block_that_gave_capacity_back_takes_a_merge_when_it_has_room() {
     for answer in [Capacity::Denied(Status::OutOfMemory, "full".into()), Capacity::Granted(LARGE)] {
         pair.begin(0, 0);
         assert!(pair.count().is_none(), "it has no room for the other half");
-        let target = pair.driver(0);
-        let now = target.now;
-        let enlarge = target.structure.enlarge().unwrap();
-        let mut asked = enlarge.wants_capacity(0).unwrap();
-        if asked == kept {
-            enlarge.capacity(&mut target.block, now, Capacity::Granted(kept));
-            asked = enlarge.wants_capacity(0).unwrap();
-        }
-        assert_eq!(asked, LARGE);
-        assert_eq!(enlarge.wants_capacity(0), None, "one request at a time");
-        if answer == Capacity::Granted(LARGE) {
-            target.block.enlarge(LARGE);
-        }
-        enlarge.capacity(&mut target.block, now, answer);
+        answer_request(&mut pair, kept, LARGE, answer);
     }
     assert_eq!(gives(&mut pair, 0, Duration::from_millis(1900)), None);
     pair.begin(0, 0);
@@ -149,4 +136,45 @@ fn block_that_gave_capacity_back_takes_a_merge_when_it_has_room() {
     pair.check();
     assert!(gives(&mut pair, 0, Duration::from_secs(5)).is_some());
     pair.check();
+}
+
+/// A block of 512 KiB of its 1 MiB that left its server was sent to one of the same capacity, which refused
+/// it each time, until the block divided in a server that it had to leave.
+#[test]
+fn block_that_did_not_fit_elsewhere_gets_more_capacity_before_it_divides() {
+    const LARGE: usize = 1 << 20;
+    let mut pair = Pair::of(LARGE);
+    (0..1500).for_each(|n| pair.put(&key(n), &[7; 500]));
+    pair.begin(0, 31);
+    pair.finish();
+    let kept = gives(&mut pair, 0, Duration::from_secs(5)).unwrap();
+    let now = pair.driver(0).now;
+    let (mover, block) = pair.mover(0);
+    mover.did_not_fit(now);
+    assert_eq!(mover.move_request(block, now), None, "it grows first");
+    let denied = Capacity::Denied(Status::OutOfMemory, "full".into());
+    answer_request(&mut pair, kept, LARGE, denied);
+    let (mover, block) = pair.mover(0);
+    mover.did_not_fit(now);
+    let divided = mover.move_request(block, now);
+    assert!(matches!(divided, Some(MoveRequest::Split { .. })), "{divided:?}");
+}
+
+/// Lets the first block request the capacity `wanted`, and answers that. It informs the controller of `kept`
+/// bytes first, if it has not.
+fn answer_request(pair: &mut Pair, kept: usize, wanted: usize, answer: Capacity) {
+    let driver = pair.driver(0);
+    let now = driver.now;
+    let enlarge = driver.structure.enlarge().unwrap();
+    let mut asked = enlarge.wants_capacity(0).unwrap();
+    if asked == kept {
+        enlarge.capacity(&mut driver.block, now, Capacity::Granted(kept));
+        asked = enlarge.wants_capacity(0).unwrap();
+    }
+    assert_eq!(asked, wanted);
+    assert_eq!(enlarge.wants_capacity(0), None, "one request at a time");
+    if answer == Capacity::Granted(wanted) {
+        driver.block.enlarge(wanted);
+    }
+    enlarge.capacity(&mut driver.block, now, answer);
 }

@@ -343,16 +343,13 @@ impl Story {
             let there: BTreeSet<String> = there.filter(compared).collect();
             there == self.cluster.running().into_iter().filter(compared).collect()
         });
-        let lives = match self.open() {
-            Ok(_) => true,
-            Err(e) => {
-                assert_eq!(e.status, Status::DataLost, "{e}");
-                false
-            }
-        };
-        match self.cell.promise {
-            Promise::Lives => assert!(lives, "the store is lost"),
-            Promise::Lost => assert!(!lives, "the store has lost a server with data and lives"),
+        let cell = self.cell;
+        let lost = self.open().err();
+        assert!(lost.as_ref().is_none_or(|e| e.status == Status::DataLost), "{cell}: {lost:?}");
+        let lives = lost.is_none();
+        match cell.promise {
+            Promise::Lives => assert!(lives, "{cell}: the store is lost: {lost:?} {}{}", self.cluster.servers[0].process.said(), self.cluster.servers[2].process.said()),
+            Promise::Lost => assert!(!lives, "{cell}: it has lost a server with data and lives"),
             Promise::Either | Promise::Serves => {}
         }
         lives
