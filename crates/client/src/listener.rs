@@ -198,7 +198,7 @@ impl Listener {
             let structure = &self.structure;
             let mut idle = || structure.ask_whether_gone(deadline);
             let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };
-            let subscribed = context.pool.open(&place, &mut wait).and_then(|mut transport| {
+            let subscribed = context.pool.open_server(&place, &mut wait).and_then(|mut transport| {
                 let number = structure.present(&mut transport, &mut wait)?;
                 let filter = self.filter.clone();
                 let args = SubscribeArgs { subscription: 1, kinds: self.kinds, filter }.encode();

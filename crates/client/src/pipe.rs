@@ -310,7 +310,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 let deadline = slot.course.deadline();
                 let mut idle = || structure.ask_whether_gone(deadline);
                 let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };
-                let transport = pool.take(&place, &mut wait)?;
+                let transport = pool.take_server(&place, &mut wait)?;
                 let (outstanding, heard) = (VecDeque::new(), structure.now());
                 let presented = structure.presented(&transport);
                 self.channels.push(Channel { place, transport, outstanding, heard });

@@ -5,6 +5,7 @@ use crate::socket::Wait;
 use crate::transport::{ClientIdentity, ExchangeFailure, ListenAddress, Transport};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::SessionId;
+use honeycomb_wire::Status;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -131,8 +132,25 @@ impl ConnectionPool {
         self.open(place, wait)
     }
 
-    /// Opens a new connection to a node.
-    pub fn open(
+    /// As `take`, for a memory server.
+    pub fn take_server(
+        &self,
+        place: &ShardAddress,
+        wait: &mut Wait<'_>,
+    ) -> Result<Transport, ExchangeFailure> {
+        self.take(place, wait).map_err(|failure| not_ours(&place.0, failure))
+    }
+
+    /// Opens a new connection to a memory server.
+    pub fn open_server(
+        &self,
+        place: &ShardAddress,
+        wait: &mut Wait<'_>,
+    ) -> Result<Transport, ExchangeFailure> {
+        self.open(place, wait).map_err(|failure| not_ours(&place.0, failure))
+    }
+
+    fn open(
         &self,
         place: &ShardAddress,
         wait: &mut Wait<'_>,
@@ -215,5 +233,19 @@ impl ConnectionPool {
     /// Drops the idle connections to a node that was found dead.
     pub fn forget(&self, address: &str) {
         self.inner().idle.retain(|(a, _), _| a != address);
+    }
+}
+
+/// A handshake with a memory server has failed. Another process, also one of another cluster, may listen at
+/// the address of a server that has ended: only the controller knows what became of the data.
+fn not_ours(address: &str, failure: ExchangeFailure) -> ExchangeFailure {
+    match failure {
+        ExchangeFailure::Refused(e)
+            if matches!(e.status, Status::Unauthenticated | Status::BadFrame) =>
+        {
+            let why = format!("{address} does not answer as a memory server of this cluster: {e}");
+            ExchangeFailure::Lost { sent: false, why }
+        }
+        failure => failure,
     }
 }

@@ -584,7 +584,7 @@ impl Structure {
                     | Status::Unauthenticated
                     | Status::InvalidArgument
                     | Status::FrameTooLarge
-                    | Status::BadFrame => return Decision::Done(Err(self.named(e))),
+                    | Status::BadFrame => CallEvent::Gone { sent: false, reason: e },
                     _ => CallEvent::Lost { sent: false, why: e.to_string() },
                 },
             };
@@ -653,7 +653,7 @@ impl Structure {
         let (exchange, deadline) = (&flight.exchange, &flight.course.deadline);
         let mut idle = || self.ask_whether_gone(*deadline);
         let mut wait = Wait { deadline: *deadline, idle: &mut idle, interruptible: false };
-        let mut transport = pool.take(&place, &mut wait)?;
+        let mut transport = pool.take_server(&place, &mut wait)?;
         let sent = self.present(&mut transport, &mut wait).and_then(|number| {
             header.grant = number;
             transport.ask(header, args, exchange.payload, &mut wait)

@@ -23,7 +23,8 @@ use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
 pub const KIB: u64 = 1024;
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Nothing that a test waits for takes longer.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A cluster of this process; its memory servers can be dropped one by one.
 pub struct Cluster {

@@ -1,11 +1,17 @@
 //! A controller, memory servers and clients in one process, over real sockets.
 
 use honeycomb_client::Swap;
-use honeycomb_e2e::{Cluster, KIB, eventually, file, kv, noise, prefix, status};
+use honeycomb_e2e::{
+    Cluster, KIB, PATIENCE, eventually, file, kv, noise, prefix, server_options, status,
+};
+use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_wire::Status;
 use rustix::process::Signal;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 #[test]
 fn values_of_every_size_come_back_as_they_were_put() {
@@ -293,6 +299,51 @@ fn a_dead_server_is_told_at_once_and_a_new_one_is_used() {
     assert!(e.message.contains("a:kv"), "{e}");
     let e = client.create_kv(job.job, "a:new", 1, false).map(drop).unwrap_err();
     assert_eq!(e.status, Status::OutOfMemory, "{e}");
+}
+
+/// A client was told `Unauthenticated`, by the server of another cluster at the address of its dead one.
+#[test]
+fn other_processes_at_the_address_of_a_dead_server_do_not_speak_for_it() {
+    let other = Cluster::start(0, 16 << 20, 64 * KIB);
+    for foreign in [false, true] {
+        let mut cluster = Cluster::start(1, 16 << 20, 64 * KIB);
+        let (client, job) = cluster.job("dead");
+        prefix(&client, &job, "a", 0);
+        let (store, log) = (kv(&client, &job, "a:kv", 1), file(&client, &job, "a:log"));
+        store.put(b"k", b"v").unwrap();
+        log.append(b"line").unwrap();
+        let address = cluster.servers[0].address();
+        cluster.servers.clear();
+        let _server = foreign.then(|| {
+            let (at, token) = (other.controller.address(), other.controller.token());
+            let options = server_options(at, token, 16 << 20, 64 * KIB);
+            MemoryServer::start(&ServerOptions { listen: address, ..options }, PATIENCE).unwrap()
+        });
+        let web = (!foreign).then(|| TcpListener::bind(address).unwrap());
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let (ends, web) = (&ends, web.as_ref());
+            if let Some(listener) = web {
+                threads.spawn(move || {
+                    for stream in listener.incoming() {
+                        if ends.load(SeqCst) {
+                            return;
+                        }
+                        let _ = stream.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                    }
+                });
+            }
+            let mut value = Vec::new();
+            let lost = [store.put(b"k", b"w").map(drop), store.get(b"k", &mut value).map(drop)];
+            let appended = log.append(b"line").map(drop);
+            ends.store(true, SeqCst);
+            drop(web.map(|listener| TcpStream::connect(listener.local_addr().unwrap())));
+            for result in lost.into_iter().chain([appended]) {
+                let e = result.unwrap_err();
+                assert_eq!(e.status, Status::DataLost, "{e}");
+            }
+        });
+    }
 }
 
 #[test]
