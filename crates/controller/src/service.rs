@@ -85,7 +85,7 @@ pub(crate) enum ControllerNote {
     Stop,
     /// A sync of the log ended, with success or failure.
     Synced(Synced),
-    /// A probe of this server's address was refused: its process has ended.
+    /// A probe of this server's address has found that its process has ended.
     ServerEnded(ServerId),
     /// A connection whose handshake named this shard.
     Adopt(Detached, PeerState),

@@ -23,4 +23,4 @@ pub use net::{
     ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, PayloadAction, Service, run,
 };
 pub use poller::Poller;
-pub use probe::nobody_listens;
+pub use probe::has_ended;

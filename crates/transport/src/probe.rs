@@ -1,19 +1,63 @@
 //! Checks whether an address has a listener.
 
-use std::io::ErrorKind;
+use honeycomb_env::Entropy;
+use honeycomb_types::ServerId;
+use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
+use honeycomb_wire::messages::{HelloReply, HelloRequest};
+use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
+use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Whether the machine of `address` (host:port) replies that the port has no listener. The absence
-/// of a reply does not count: a link may be down, or a name temporarily unknown. Blocks for up to
-/// `patience` for each address of the name, and for the resolution of the name.
-pub fn nobody_listens(address: &str, patience: Duration) -> bool {
+/// Whether the process that was this memory server at `address` (host:port) has ended: its machine
+/// replies that the port has no listener, or another process answers the handshake there. The
+/// absence of a reply does not count: a link may be down, or a name temporarily unknown. `token` is
+/// the cluster's, without an expiry. Blocks for up to about three times `patience` for each address
+/// of the name, and for the resolution of the name.
+pub fn has_ended(address: &str, server: ServerId, token: &[u8], patience: Duration) -> bool {
     let Ok(candidates) = address.to_socket_addrs() else { return false };
-    let mut refused = candidates.map(|candidate| {
-        let attempt = TcpStream::connect_timeout(&candidate, patience);
-        attempt.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+    let mut ended = candidates.map(|at| match TcpStream::connect_timeout(&at, patience) {
+        Ok(stream) => is_another(stream, server, token, patience).unwrap_or(false),
+        Err(e) => e.kind() == ErrorKind::ConnectionRefused,
     });
-    refused.next().is_some_and(|first| first && refused.all(|refused| refused))
+    ended.next().is_some_and(|first| first && ended.all(|ended| ended))
+}
+
+/// Whether the process at the other end is not that server: it has another number, belongs to another
+/// cluster or speaks another protocol.
+fn is_another(
+    mut stream: TcpStream,
+    server: ServerId,
+    token: &[u8],
+    patience: Duration,
+) -> Result<bool> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let hello = HelloRequest {
+        major: PROTOCOL_MAJOR,
+        minor: PROTOCOL_MINOR,
+        session: u128::from(Entropy::system().next_u64()) | 1 << 64,
+        token: token.to_vec(),
+        shard: u8::MAX,
+        ..Default::default()
+    };
+    let args = hello.encode();
+    let mut header = RequestHeader { request: 1, ..RequestHeader::new(Op::Hello) };
+    header.set_lengths(args.len(), 0).expect("a handshake is short");
+    stream.write_all(&[&header.encode()[..], &args].concat())?;
+    let mut reply = [0; REPLY_HEADER];
+    stream.read_exact(&mut reply)?;
+    let Ok(reply) = ReplyHeader::decode(&reply) else { return Ok(true) };
+    match reply.status {
+        Status::Unauthenticated => Ok(true),
+        Status::Ok => {
+            let mut args = vec![0; reply.args_len as usize];
+            stream.read_exact(&mut args)?;
+            Ok(HelloReply::decode(&args).is_ok_and(|hello| hello.server != server.0))
+        }
+        // It has not joined yet, or speaks another version.
+        _ => Ok(false),
+    }
 }
 
 #[cfg(test)]
@@ -21,14 +65,55 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    #[test]
-    fn address_where_nobody_listens_is_told_from_one_that_does_not_answer() {
-        let patience = Duration::from_millis(250);
+    const PATIENCE: Duration = Duration::from_millis(250);
+
+    fn ended(address: &str) -> bool {
+        has_ended(address, ServerId(7), b"token", PATIENCE)
+    }
+
+    /// The result of a probe of a listener that answers with these bytes.
+    fn ended_if_answered(answer: &[u8]) -> bool {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        assert!(!nobody_listens(&address, patience));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(answer).unwrap();
+                // It keeps the connection until the probe closes it.
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+            ended(&address)
+        })
+    }
+
+    fn answer(status: Status, server: u32) -> Vec<u8> {
+        let args = match status {
+            Status::Ok => HelloReply { server, ..HelloReply::default() }.encode(),
+            _ => b"why".to_vec(),
+        };
+        let header = ReplyHeader { args_len: args.len() as u32, ..ReplyHeader::new(status, 1, 0) };
+        [&header.encode()[..], &args].concat()
+    }
+
+    #[test]
+    fn address_where_nobody_listens_is_told_from_one_that_does_not_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        assert!(!ended(&address));
         drop(listener);
-        assert!(nobody_listens(&address, patience));
-        assert!(!nobody_listens("no name", patience));
+        assert!(ended(&address));
+        assert!(!ended("no name"));
+    }
+
+    #[test]
+    fn another_process_at_the_address_is_told_from_the_server() {
+        assert!(!ended_if_answered(&answer(Status::Ok, 7)));
+        assert!(ended_if_answered(&answer(Status::Ok, 8)));
+        assert!(ended_if_answered(&answer(Status::Unauthenticated, 7)));
+        assert!(ended_if_answered(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"));
+        for undecided in [Status::Busy, Status::UnsupportedVersion] {
+            assert!(!ended_if_answered(&answer(undecided, 7)));
+        }
+        assert!(!ended_if_answered(&answer(Status::Ok, 8)[..20]));
     }
 }

@@ -216,7 +216,7 @@ fn blocks_of_a_store_leave_with_their_whole_range() {
 }
 
 /// A block of 512 KiB whose content fitted into no other one of that capacity divided instead of leaving,
-/// and its writers were told that memory was full.
+/// and its writers were refused for lack of memory.
 #[test]
 fn block_grows_in_place_until_it_leaves_and_its_copy_gets_the_same_capacity() {
     let mut bench = Bench::new();

@@ -1,23 +1,23 @@
 //! The meaning of a server's closed connection.
 //!
 //! A connection closes when its process ends, but also on a network failure. The controller therefore probes
-//! the server's address: if the connection is refused, the process has ended, and its data is lost. Any other
-//! result (a process listens, the address does not answer, its name is unknown) decides nothing: the server
-//! is suspected until it reconnects, or until it has been silent for too long (INV-56). A restarted
-//! controller probes the addresses of all servers in its log.
+//! the server's address: if the connection is refused, or another process answers there, the process has
+//! ended, and its data is lost. Any other result (the server itself answers, the address does not answer, its
+//! name is unknown) decides nothing: the server is suspected until it reconnects, or until it has been silent
+//! for too long (INV-56). A restarted controller probes the addresses of all servers in its log.
 //!
 //! A probe may block, so that each server without a connection has a thread for it.
 
 use super::{ControllerNote, ControllerService};
 use honeycomb_catalog::Command;
-use honeycomb_transport::{Mailbox, nobody_listens};
+use honeycomb_transport::{Mailbox, has_ended};
 use honeycomb_types::{ServerId, Time};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// How long one attempt to connect may take.
+/// How long one attempt to connect may take, and one answer.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The pause before the second attempt: an ending process closes its sockets one after the other. It doubles
 /// up to `AGAIN_MAX`.
@@ -29,9 +29,18 @@ const AGAIN_MAX: Duration = Duration::from_millis(800);
 pub(crate) struct Probes(HashMap<ServerId, Sender<()>>);
 
 impl Probes {
-    fn begin(&mut self, server: ServerId, address: Arc<str>, mailbox: Mailbox<ControllerNote>) {
+    /// `token` is the cluster's.
+    fn begin(
+        &mut self,
+        (server, address): (ServerId, Arc<str>),
+        token: Vec<u8>,
+        mailbox: Mailbox<ControllerNote>,
+    ) {
         let (end, ended) = channel();
-        let ask = move || ask(server, &address, &mailbox, &ended);
+        let ask = move || {
+            let has_ended = || has_ended(&address, server, &token, PATIENCE);
+            ask(server, has_ended, &mailbox, &ended)
+        };
         // Without a thread, the server is declared lost after the time of silence.
         if std::thread::Builder::new().name("probe".into()).spawn(ask).is_ok() {
             let before = self.0.insert(server, end);
@@ -50,12 +59,15 @@ impl Probes {
     }
 }
 
-fn ask(server: ServerId, address: &str, mailbox: &Mailbox<ControllerNote>, ended: &Receiver<()>) {
+fn ask(
+    server: ServerId,
+    has_ended: impl Fn() -> bool,
+    mailbox: &Mailbox<ControllerNote>,
+    ended: &Receiver<()>,
+) {
     let mut pause = AGAIN_MIN;
     loop {
-        if nobody_listens(address, PATIENCE)
-            && mailbox.post(ControllerNote::ServerEnded(server)).is_ok()
-        {
+        if has_ended() && mailbox.post(ControllerNote::ServerEnded(server)).is_ok() {
             return;
         }
         match ended.recv_timeout(pause) {
@@ -78,7 +90,12 @@ impl ControllerService {
         let _ = self.apply(now, Command::ServerUnlinked { server });
         self.refuse_imports(now, server);
         self.dispatch(now, None);
-        self.probes.begin(server, address, self.siblings.own_mailbox());
+        self.probe(server, address);
+    }
+
+    fn probe(&mut self, server: ServerId, address: Arc<str>) {
+        let token = self.token_key.issue(None);
+        self.probes.begin((server, address), token, self.siblings.own_mailbox());
     }
 
     /// Starts probes of all servers in the log, which have no connection yet.
@@ -86,11 +103,11 @@ impl ControllerService {
         let awaited: Vec<ServerId> = self.catalog.awaited().collect();
         for server in awaited {
             let address = self.catalog.address_of(server).expect("an awaited server is a member");
-            self.probes.begin(server, address, self.siblings.own_mailbox());
+            self.probe(server, address);
         }
     }
 
-    /// Handles a refused connection at the address of a server without a connection: its process has ended.
+    /// The process of a server without a connection has ended, as a probe of its address has found.
     pub(super) fn server_ended(&mut self, now: Time, server: ServerId) {
         self.probes.end(server);
         if self.catalog.is_member(server) && !self.links.contains_key(&server) {

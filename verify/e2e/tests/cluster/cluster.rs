@@ -7,8 +7,8 @@ use honeycomb_e2e::{
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_wire::Status;
 use rustix::process::Signal;
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -301,7 +301,7 @@ fn a_dead_server_is_told_at_once_and_a_new_one_is_used() {
     assert_eq!(e.status, Status::OutOfMemory, "{e}");
 }
 
-/// A client was told `Unauthenticated`, by the server of another cluster at the address of its dead one.
+/// A client got `Unauthenticated`, from the server of another cluster at the address of its dead one.
 #[test]
 fn other_processes_at_the_address_of_a_dead_server_do_not_speak_for_it() {
     let other = Cluster::start(0, 16 << 20, 64 * KIB);
@@ -329,7 +329,13 @@ fn other_processes_at_the_address_of_a_dead_server_do_not_speak_for_it() {
                         if ends.load(SeqCst) {
                             return;
                         }
-                        let _ = stream.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                        let (mut stream, mut line) = (stream.unwrap(), [0; 64]);
+                        // A reset would drop the answer: the request is read, and the close awaited.
+                        let _ = stream.read(&mut line);
+                        let answer = b"HTTP/1.1 400 Bad Request\r\nServer: web\r\n\r\n";
+                        let _ = stream.write_all(answer);
+                        let _ = stream.shutdown(Shutdown::Write);
+                        let _ = stream.read_to_end(&mut Vec::new());
                     }
                 });
             }
