@@ -198,31 +198,33 @@ impl Listener {
             let structure = &self.structure;
             let mut idle = || structure.ask_whether_gone(deadline);
             let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };
-            let subscribed = context.pool.open_server(&place, &mut wait).and_then(|mut transport| {
-                let number = structure.present(&mut transport, &mut wait)?;
-                let filter = self.filter.clone();
-                let args = SubscribeArgs { subscription: 1, kinds: self.kinds, filter }.encode();
-                let at = entry.at();
-                let header =
-                    RequestHeader { at, grant: number, ..RequestHeader::new(Op::Subscribe) };
-                let mut reply_args = Vec::new();
-                let reply = transport.exchange(
-                    header,
-                    &args,
-                    &[],
-                    &mut wait,
-                    &mut reply_args,
-                    Sink::None,
-                )?;
-                let appends = self.notices == Notices::Appends;
-                let there = match reply.status {
-                    Status::Ok if late || appends => {
-                        content(self.notices, &mut transport, header, &mut wait)?
-                    }
-                    _ => InitialContent::default(),
-                };
-                Ok((transport, reply, reply_args, there))
-            });
+            let subscribed =
+                context.pool.open_server(&place, &mut wait).and_then(|mut transport| {
+                    let number = structure.present(&mut transport, &mut wait)?;
+                    let filter = self.filter.clone();
+                    let args =
+                        SubscribeArgs { subscription: 1, kinds: self.kinds, filter }.encode();
+                    let at = entry.at();
+                    let header =
+                        RequestHeader { at, grant: number, ..RequestHeader::new(Op::Subscribe) };
+                    let mut reply_args = Vec::new();
+                    let reply = transport.exchange(
+                        header,
+                        &args,
+                        &[],
+                        &mut wait,
+                        &mut reply_args,
+                        Sink::None,
+                    )?;
+                    let appends = self.notices == Notices::Appends;
+                    let there = match reply.status {
+                        Status::Ok if late || appends => {
+                            content(self.notices, &mut transport, header, &mut wait)?
+                        }
+                        _ => InitialContent::default(),
+                    };
+                    Ok((transport, reply, reply_args, there))
+                });
             match subscribed {
                 Ok((transport, reply, _, there)) if reply.status == Status::Ok => {
                     let (at, start) = (entry.at(), entry.start);
