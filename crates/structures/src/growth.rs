@@ -96,10 +96,10 @@ pub struct SuccessorRequest {
     /// Bytes that are likely to arrive before the controller has answered.
     expected: usize,
     asked: bool,
-    /// Whether a request is due regardless of the used bytes: the block that this one replaces had a
-    /// successor, or had requested one, or a client lets the structure continue.
+    /// Whether a request is due regardless of the used bytes, as soon as the last one is answered: the block
+    /// that this one replaces had a successor, or had requested one, or a client lets the structure continue.
     due: bool,
-    /// Whether the request is for such a client, which an earlier refusal does not concern.
+    /// Whether the next answer, or the last one, is that to such a client.
     required: bool,
     state: SuccessorState,
 }
@@ -144,8 +144,8 @@ impl SuccessorRequest {
     /// Whether to request a successor now, with this many used bytes. After `true`, the request is not
     /// repeated before its answer arrived.
     pub fn wanted(&mut self, used: usize) -> bool {
-        if std::mem::take(&mut self.due) {
-            self.asked = true;
+        if self.due && !self.asked {
+            (self.due, self.asked) = (false, true);
             return true;
         }
         let again = match &self.state {
@@ -176,14 +176,9 @@ impl SuccessorRequest {
     }
 
     /// A client lets the structure continue in another block: requests a successor at once, however little is
-    /// used. The controller may have one although it refused an earlier request.
+    /// used. The controller may have one although it refuses a request that was sent earlier.
     pub fn require(&mut self) {
-        let answered = match &self.state {
-            SuccessorState::Ready(_) => true,
-            SuccessorState::Denied { .. } => self.required,
-            SuccessorState::Unknown { .. } => self.due,
-        };
-        if !self.asked && !answered {
+        if !self.required && !self.is_ready() {
             self.state = SuccessorState::Unknown { again_at: 0 };
             (self.due, self.required) = (true, true);
         }
@@ -193,7 +188,7 @@ impl SuccessorRequest {
     /// returns: it requests one at once. A block that has a successor or has requested one does not: the
     /// answer to a second request would name a successor that was returned meanwhile.
     pub fn ask_again(&mut self) {
-        self.due = !self.asked && !matches!(self.state, SuccessorState::Ready(_));
+        self.due |= !self.asked && !self.is_ready();
     }
 
     /// The controller's answer.
@@ -202,7 +197,12 @@ impl SuccessorRequest {
         assert!(used <= size, "INV-20: {used} of {size} bytes of a block are used");
         self.asked = false;
         self.state = match successor {
-            Successor::Ready(args) => SuccessorState::Ready(args),
+            Successor::Ready(args) => {
+                (self.due, self.required) = (false, false);
+                SuccessorState::Ready(args)
+            }
+            // The request was sent before a client required a successor.
+            Successor::Denied(..) if self.due => SuccessorState::Unknown { again_at: 0 },
             // Requested again when a write does not fit, or every 1/64 of the block until then: often enough
             // to recover before that, and not so often that a full cluster is flooded.
             Successor::Denied(status, message) => {
@@ -405,5 +405,32 @@ mod tests {
         assert_eq!(next.give_back(0), Some(vec![7]));
         next.ask_again();
         assert!(next.wanted(0));
+    }
+
+    /// The controller had refused the request before the client committed its append, for which it has a
+    /// successor. Seed 700536 of the simulator.
+    #[test]
+    fn earlier_refusal_is_no_answer_to_a_client_that_lets_the_structure_continue() {
+        let mut next = SuccessorRequest::new(65_536);
+        let denied = |why: &str| Successor::Denied(Status::OutOfMemory, why.into());
+        assert!(next.wanted(65_000));
+        next.set(denied("before"), 65_000);
+        assert_eq!(next.take().map_err(|e| e.status), Err(Status::OutOfMemory));
+        assert!(next.wanted(65_000));
+        next.require();
+        assert_eq!(next.take().map_err(|e| e.status), Err(Status::Busy));
+        assert!(!next.wanted(65_000), "the request that was sent earlier is not answered");
+        next.set(denied("before"), 65_000);
+        assert_eq!(next.take().map_err(|e| e.status), Err(Status::Busy));
+        assert!(next.wanted(65_000));
+        next.require();
+        assert!(!next.wanted(65_000), "one request for the client");
+        next.set(denied("since"), 65_000);
+        next.require();
+        assert_eq!(next.take().map_err(|e| e.args), Err(b"since".to_vec()));
+        next.require();
+        assert!(next.wanted(65_000), "the next client is not answered by it");
+        next.set(Successor::Ready(vec![7]), 65_000);
+        assert_eq!(next.take(), Ok(vec![7]));
     }
 }
