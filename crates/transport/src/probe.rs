@@ -53,7 +53,9 @@ fn is_another(
         Status::Ok => {
             let mut args = vec![0; reply.args_len as usize];
             stream.read_exact(&mut args)?;
-            Ok(HelloReply::decode(&args).is_ok_and(|hello| hello.server != server.0))
+            let other = HelloReply::decode(&args).map_or(server, |hello| ServerId(hello.server));
+            // A server has a number at each controller shard, and names one of them.
+            Ok(other.controller() == server.controller() && other != server)
         }
         // It has not joined yet, or speaks another version.
         _ => Ok(false),
@@ -109,6 +111,8 @@ mod tests {
     fn another_process_at_the_address_is_told_from_the_server() {
         assert!(!ended_if_answered(&answer(Status::Ok, 7)));
         assert!(ended_if_answered(&answer(Status::Ok, 8)));
+        let elsewhere = ServerId::new(1, 8);
+        assert!(!ended_if_answered(&answer(Status::Ok, elsewhere.0)), "of another shard");
         assert!(ended_if_answered(&answer(Status::Unauthenticated, 7)));
         assert!(ended_if_answered(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"));
         for undecided in [Status::Busy, Status::UnsupportedVersion] {

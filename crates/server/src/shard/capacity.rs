@@ -10,6 +10,7 @@ use super::{BlockOwner, BlockSlot, ShardConfig};
 use honeycomb_structures::Capacity;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{CAPACITY_FIRST, CAPACITY_UNIT};
+use honeycomb_wire::Status;
 use std::time::Duration;
 
 /// A block that needs more bytes than this may get a whole block's memory at once.
@@ -30,6 +31,11 @@ pub(super) struct EnlargeState {
 }
 
 impl EnlargeState {
+    /// A refused request may be repeated now.
+    pub fn at_once(&mut self, now: Time) {
+        self.again_at = self.again_at.min(now);
+    }
+
     /// Records the controller's answer.
     fn answered(&mut self, now: Time, answer: &Capacity) {
         self.pause = match answer {
@@ -60,8 +66,12 @@ impl BlockSlot {
     pub(super) fn capacity_answered(&mut self, now: Time, answer: Capacity) {
         self.enlarging.answered(now, &answer);
         let answer = match answer {
-            Capacity::Denied(status, why) => Capacity::Denied(refusal_at_block(status), why),
+            Capacity::Denied(status, why) => {
+                self.successor.quota.answered(now, status);
+                Capacity::Denied(refusal_at_block(status), why)
+            }
             Capacity::Granted(bytes) => {
+                self.successor.quota.answered(now, Status::Ok);
                 self.successor.full.ends();
                 Capacity::Granted(bytes)
             }

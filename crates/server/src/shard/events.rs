@@ -86,9 +86,13 @@ impl BlockSlot {
         match answer {
             Successor::Denied(status, why) => {
                 self.successor.denied(now, status);
+                self.successor.quota.answered(now, status);
                 Successor::Denied(refusal_at_block(status), why)
             }
-            Successor::Ready(moved) => Successor::Ready(moved),
+            Successor::Ready(moved) => {
+                self.successor.quota.answered(now, Status::Ok);
+                Successor::Ready(moved)
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Writes to a full cluster: a writer is delayed before it is refused, longer each time. So writers slow down
-//! to the rate at which blocks are freed, and a cluster that is full only briefly refuses no writer.
+//! to the rate at which blocks are freed, and a cluster that is full only briefly refuses no writer. A quota
+//! refuses at once, but no writer by an answer from before its request.
 
 use super::BlockSlot;
 use honeycomb_structures::Answer;
@@ -12,6 +13,9 @@ use std::time::Duration;
 const WAIT_LEAST: Duration = Duration::from_millis(1);
 /// The longest delay.
 const WAIT_MOST: Duration = Duration::from_millis(100);
+/// The time for which an answer that a quota is exceeded refuses writers, and the longest delay of a writer
+/// that waits for a newer answer.
+const QUOTA_REFUSES: Duration = Duration::from_millis(100);
 /// The shortest time between two requests for a block.
 const ASK_AGAIN_LEAST: Duration = Duration::from_millis(20);
 /// The longest time.
@@ -52,18 +56,52 @@ impl FullSince {
     }
 }
 
+/// The last refusal of memory to a block by a quota.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct QuotaRefusal {
+    /// When it arrived, if it is the controller's last answer.
+    at: Option<Time>,
+    /// When a writer first waited for a newer answer.
+    waits_since: Option<Time>,
+}
+
+impl QuotaRefusal {
+    /// Records an answer of the controller.
+    pub(super) fn answered(&mut self, now: Time, status: Status) {
+        if !status.is_passing() {
+            let at = (status == Status::QuotaExceeded).then_some(now);
+            *self = QuotaRefusal { at, waits_since: None };
+        }
+    }
+
+    /// Whether a writer that is refused now waits for a newer answer instead: the quota may be larger, or the
+    /// job's use smaller.
+    fn is_old(&mut self, now: Time) -> bool {
+        if self.at.is_none_or(|at| now < at + QUOTA_REFUSES) {
+            return false;
+        }
+        now < *self.waits_since.get_or_insert(now) + QUOTA_REFUSES
+    }
+}
+
 impl BlockSlot {
     /// Replaces a refusal for lack of room by a delay, until the writer was delayed for long enough.
     pub(super) fn patiently(&mut self, now: Time, answer: Answer) -> Answer {
-        if answer.status != Status::OutOfMemory {
-            return answer;
-        }
-        match self.successor.full.wait(now) {
-            Some(wait) => {
-                let value = wait.as_micros() as u64 | busy::FULL;
+        match answer.status {
+            Status::OutOfMemory => match self.successor.full.wait(now) {
+                Some(wait) => {
+                    let value = wait.as_micros() as u64 | busy::FULL;
+                    Answer { status: Status::Busy, value, ..answer }
+                }
+                None => answer,
+            },
+            Status::QuotaExceeded if self.successor.quota.is_old(now) => {
+                self.enlarging.at_once(now);
+                self.successor.at_once(now);
+                let value = WAIT_LEAST.as_micros() as u64;
                 Answer { status: Status::Busy, value, ..answer }
             }
-            None => answer,
+            _ => answer,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Growth of a block by a successor at its end. Blocks request successors early, and return unused ones.
 
-use super::full::FullSince;
+use super::full::{FullSince, QuotaRefusal};
 use crate::pace::Pace;
 use honeycomb_types::Time;
 use honeycomb_types::limits::SUCCESSOR_IDLE;
@@ -21,12 +21,19 @@ pub(super) struct SuccessorState {
     idle_at: Option<Time>,
     /// The time for which there was no room for a successor.
     pub full: FullSince,
+    /// The last refusal of memory by a quota.
+    pub quota: QuotaRefusal,
 }
 
 impl SuccessorState {
     /// Whether the block may request a successor now.
     pub fn may_request(&self, now: Time) -> bool {
         now >= self.again_at
+    }
+
+    /// A refused request may be repeated now.
+    pub fn at_once(&mut self, now: Time) {
+        self.again_at = self.again_at.min(now);
     }
 
     pub fn requested(&mut self, now: Time) {

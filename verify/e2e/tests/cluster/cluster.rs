@@ -1,9 +1,10 @@
 //! A controller, memory servers and clients in one process, over real sockets.
 
-use honeycomb_client::Swap;
+use honeycomb_client::{Error, QuotaOf, Swap};
 use honeycomb_e2e::{
     Cluster, KIB, PATIENCE, eventually, file, kv, noise, prefix, server_options, status,
 };
+use honeycomb_env::Clock;
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_wire::Status;
 use rustix::process::Signal;
@@ -12,6 +13,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 #[test]
 fn values_of_every_size_come_back_as_they_were_put() {
@@ -299,6 +301,45 @@ fn a_dead_server_is_told_at_once_and_a_new_one_is_used() {
     assert!(e.message.contains("a:kv"), "{e}");
     let e = client.create_kv(job.job, "a:new", 1, false).map(drop).unwrap_err();
     assert_eq!(e.status, Status::OutOfMemory, "{e}");
+}
+
+/// The block that had been refused more memory refused the next write as well, by the same answer.
+#[test]
+fn write_after_a_quota_was_raised_is_refused_by_no_old_answer() {
+    let cluster = Cluster::start(1, 64 << 20, 64 * KIB);
+    let (client, job) = cluster.job("quota");
+    let clock = Clock::start();
+    for kind in ["kv", "file", "queue"] {
+        prefix(&client, &job, kind, 0);
+        let address = format!("{kind}:it");
+        let mut next = 0;
+        let mut write: Box<dyn FnMut(usize) -> Result<(), Error>> = match kind {
+            "kv" => {
+                let store = kv(&client, &job, &address, 1);
+                Box::new(move |length| {
+                    next += 1;
+                    store.put(&u64::to_le_bytes(next), &vec![7; length]).map(drop)
+                })
+            }
+            "file" => {
+                let log = file(&client, &job, &address);
+                Box::new(move |length| log.append(&vec![7; length]).map(drop))
+            }
+            _ => {
+                let queue = client.create_queue(job.job, &address, 0, 0, false).unwrap();
+                Box::new(move |length| queue.put(&vec![7; length], Duration::ZERO))
+            }
+        };
+        write(100).unwrap();
+        let quota = QuotaOf::Prefix(job.job, format!("/{kind}"));
+        client.set_quota(&quota, 2).unwrap();
+        let refused = (0..100).find_map(|_| write(7000).err()).unwrap();
+        assert_eq!(refused.status, Status::QuotaExceeded, "{kind}: {refused}");
+        client.set_quota(&quota, 4).unwrap();
+        // The answer is old then.
+        clock.sleep_until(clock.now() + Duration::from_millis(400));
+        write(7000).unwrap_or_else(|e| panic!("{kind}: {e}"));
+    }
 }
 
 /// A client got `Unauthenticated`, from the server of another cluster at the address of its dead one.
