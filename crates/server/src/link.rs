@@ -15,13 +15,13 @@ use crate::lots::Lots;
 use crate::notes::Note;
 use crate::shard::{BlockMessage, Effect, MoveWord};
 use crate::spill::Traffic;
-use honeycomb_env::{Clock, Entropy, resident_anonymous_bytes};
-use honeycomb_transport::{ConnId, Mailbox, Net, NotPosted, ReplyPayload};
+use honeycomb_env::{Clock, resident_anonymous_bytes};
+use honeycomb_transport::{ConnId, Mailbox, Net, NotPosted, ReplyPayload, hello};
 use honeycomb_types::limits::{CONTROLLER_SHARDS_MAX, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, Bug, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::{
-    ActivePrefix, BlockUsage, HelloReply, HelloRequest, JoinServerReply, JoinServerRequest,
-    KindInfo, LeaveServerRequest, ReportReply, ReportRequest, TierInfo,
+    ActivePrefix, BlockUsage, HelloReply, JoinServerReply, JoinServerRequest, KindInfo,
+    LeaveServerRequest, ReportReply, ReportRequest, TierInfo,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use inventory::Telling;
@@ -269,14 +269,7 @@ impl Link {
             Ok(conn) => {
                 self.conn = Some(conn);
                 self.links += 1;
-                let hello = HelloRequest {
-                    major: honeycomb_types::limits::PROTOCOL_MAJOR,
-                    minor: honeycomb_types::limits::PROTOCOL_MINOR,
-                    session: u128::from(Entropy::system().next_u64()) | 1 << 64,
-                    token: self.identity.token.clone(),
-                    shard: self.controller as u8,
-                    ..Default::default()
-                };
+                let hello = hello(&self.identity.token, self.controller as u8);
                 self.ask(net, Op::Hello, &hello, PendingRequest::Hello);
             }
             Err(e) => {

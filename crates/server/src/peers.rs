@@ -4,11 +4,8 @@
 //! passed to it in order.
 
 use crate::shard::{PeerEvent, PeerKey, Post, PostPayload, Shard};
-use honeycomb_env::Entropy;
-use honeycomb_transport::{ConnId, Net, ReplyPayload};
-use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
+use honeycomb_transport::{ConnId, Net, ReplyPayload, hello};
 use honeycomb_types::{BlockAt, Time};
-use honeycomb_wire::messages::HelloRequest;
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use std::collections::HashMap;
 
@@ -85,14 +82,7 @@ impl Peers {
     }
 
     fn hello(&self, net: &mut Net, conn: ConnId, target: BlockAt) {
-        let hello = HelloRequest {
-            major: PROTOCOL_MAJOR,
-            minor: PROTOCOL_MINOR,
-            session: u128::from(Entropy::system().next_u64()) | 1 << 64,
-            token: self.token.clone(),
-            shard: target.block.shard().0,
-            ..Default::default()
-        };
+        let hello = hello(&self.token, target.block.shard().0);
         let header = RequestHeader { request: 1, ..RequestHeader::new(Op::Hello) };
         net.request(conn, header, &hello.encode(), ReplyPayload::Copy(&[]));
     }

@@ -8,6 +8,7 @@ mod budget;
 mod conn;
 mod elsewhere;
 pub mod failpoint;
+mod hello;
 mod net;
 mod poller;
 mod probe;
@@ -19,6 +20,7 @@ pub mod unix;
 pub use arriving::{Arriving, Gathering};
 pub use budget::{Budget, JobShare, Permit, SHARED_TURN, TURN};
 pub use conn::ReplyPayload;
+pub use hello::hello;
 pub use net::{
     ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, PayloadAction, Service, run,
 };

@@ -306,10 +306,16 @@ fn a_dead_server_is_told_at_once_and_a_new_one_is_used() {
 /// The block that had been refused more memory refused the next write as well, by the same answer.
 #[test]
 fn write_after_a_quota_was_raised_is_refused_by_no_old_answer() {
-    let cluster = Cluster::start(1, 64 << 20, 64 * KIB);
+    // A small block is one unit, and a large one grows in place.
+    [64 * KIB, 1024 * KIB].into_iter().for_each(write_after_a_quota_was_raised);
+}
+
+fn write_after_a_quota_was_raised(block: u64) {
+    let cluster = Cluster::start(1, 64 << 20, block);
+    let length = block as usize / 9;
     let (client, job) = cluster.job("quota");
     let clock = Clock::start();
-    for kind in ["kv", "file", "queue"] {
+    for kind in ["kv", "batch", "file", "queue"] {
         prefix(&client, &job, kind, 0);
         let address = format!("{kind}:it");
         let mut next = 0;
@@ -319,6 +325,17 @@ fn write_after_a_quota_was_raised_is_refused_by_no_old_answer() {
                 Box::new(move |length| {
                     next += 1;
                     store.put(&u64::to_le_bytes(next), &vec![7; length]).map(drop)
+                })
+            }
+            "batch" => {
+                let store = kv(&client, &job, &address, 1);
+                Box::new(move |length| {
+                    next += 2;
+                    let keys = [next, next + 1].map(u64::to_le_bytes);
+                    let value = vec![7; length / 2];
+                    let results =
+                        store.multi_put(&keys.each_ref().map(|key| (&key[..], &value[..])));
+                    results.into_iter().try_for_each(|result| result.map(drop))
                 })
             }
             "file" => {
@@ -333,12 +350,12 @@ fn write_after_a_quota_was_raised_is_refused_by_no_old_answer() {
         write(100).unwrap();
         let quota = QuotaOf::Prefix(job.job, format!("/{kind}"));
         client.set_quota(&quota, 2).unwrap();
-        let refused = (0..100).find_map(|_| write(7000).err()).unwrap();
+        let refused = (0..100).find_map(|_| write(length).err()).unwrap();
         assert_eq!(refused.status, Status::QuotaExceeded, "{kind}: {refused}");
         client.set_quota(&quota, 4).unwrap();
         // The answer is old then.
         clock.sleep_until(clock.now() + Duration::from_millis(400));
-        write(7000).unwrap_or_else(|e| panic!("{kind}: {e}"));
+        write(length).unwrap_or_else(|e| panic!("{kind} of {block} bytes: {e}"));
     }
 }
 
