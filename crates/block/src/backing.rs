@@ -12,12 +12,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// Blocks of at least this many bytes request huge pages.
-pub const HUGE_FROM: usize = 4 << 20;
+/// Blocks of at least this many bytes request huge pages: an eighth of them, by which capacities grow and
+/// shrink, is at least a huge page.
+pub const HUGE_FROM: usize = 8 * HUGE_PAGE;
 
 /// A huge page: a block whose capacity is less begins with small pages, so that one of little content takes
 /// little memory.
-const HUGE_PAGE: usize = 2 << 20;
+pub const HUGE_PAGE: usize = 2 << 20;
 
 /// How often the chunks of one block can go to the reserve. Those of one offset share a record of the kernel,
 /// which it searches for every page that it inspects.
@@ -257,13 +258,14 @@ impl Backing {
         backing
     }
 
-    /// The offset of the first chunk behind so many bytes of the block; none in one of small pages. Each huge
-    /// page counts as one where they are to be requested again.
+    /// The offset of the first chunk behind so many bytes of the block, if any are inside its capacity. Each
+    /// huge page counts as one where they are to be requested again.
     fn chunk_from(&self, bytes: usize) -> usize {
         let mapping = &self.mapping;
-        let one = (!mapping.is_huge.load(Relaxed)).then_some(HUGE_PAGE);
+        let is_large = mapping.has_huge_pages();
+        let one = (is_large && !mapping.is_huge.load(Relaxed)).then_some(HUGE_PAGE);
         match mapping.reclaimer.chunk_bytes().or(one) {
-            Some(chunk) if mapping.has_huge_pages() => mapping.aligned(bytes, chunk),
+            Some(chunk) if chunk <= self.capacity => mapping.aligned(bytes, chunk),
             _ => usize::MAX,
         }
     }
@@ -284,6 +286,8 @@ impl Backing {
         self.mapping.capacity.store(capacity, Relaxed);
         if is_small && length >= HUGE_FROM {
             self.use_huge_pages();
+        }
+        if self.chunks_from == usize::MAX {
             self.chunks_from = self.chunk_from(self.written());
         }
     }

@@ -266,10 +266,9 @@ mod tests {
         let mut request = CapacityRequest::new(64 * UNIT, 64 * UNIT);
         assert_eq!(request.reduced(58 * UNIT), None, "3/32 stay free");
         assert_eq!(request.reduced(20 * UNIT), Some(32 * UNIT));
-        assert_eq!(
-            [0, 5 * UNIT].map(|end| request.reduced(end)),
-            [Some(32 * UNIT), Some(32 * UNIT)]
-        );
+        assert_eq!([0, 5 * UNIT].map(|end| request.reduced(end)), [Some(UNIT), Some(16 * UNIT)]);
+        let of_huge_pages = CapacityRequest::new(256 * UNIT, 256 * UNIT);
+        assert_eq!(of_huge_pages.reduced(0), Some(32 * UNIT), "it keeps a huge page");
         request.give(32 * UNIT);
         assert_eq!((request.bytes(), request.may_grow()), (32 * UNIT, true));
         assert!(request.refuse(40 * UNIT).is_some());

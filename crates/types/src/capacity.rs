@@ -34,12 +34,11 @@ impl BlockUnits {
     }
 
     /// The least capacity, in units, for this many bytes: 1, 4, a huge page, that times powers of 4 below an
-    /// eighth of a block, then whole numbers of eighths or of huge pages. A block of less than a huge page
-    /// has 1, 4, then eighths.
+    /// eighth of a block, then eighths. A block of less than eight huge pages has 1, 4, then eighths.
     pub fn capacity_for(self, bytes: u64) -> u32 {
         let whole = self.whole();
         let units = u32::try_from(bytes.div_ceil(self.bytes().max(1))).unwrap_or(u32::MAX);
-        let part = (whole / CAPACITY_PARTS).max(if whole < HUGE { 1 } else { HUGE });
+        let part = (whole / CAPACITY_PARTS).max(1);
         let powers = (0..).map(|n| HUGE << (2 * n)).take_while(|size| *size < part);
         let mut small = [1, CAPACITY_FIRST].into_iter().chain(powers);
         let least = small.find(|size| units <= *size);
@@ -69,7 +68,7 @@ mod tests {
     use crate::limits::{BLOCK_SIZE_MIN, KIB, MIB};
 
     #[test]
-    fn capacities_are_some_units_or_a_huge_page_or_eighths_of_a_block() {
+    fn capacities_of_large_blocks_are_some_units_or_huge_pages_or_eighths() {
         let units = BlockUnits::of(64 * MIB);
         assert_eq!((units.bytes(), units.whole()), (64 * KIB, 1024));
         let capacity = |bytes| units.capacity_for(bytes);
@@ -84,10 +83,11 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_few_huge_pages_have_whole_ones_and_smaller_blocks_eighths() {
+    fn capacities_of_blocks_of_less_than_eight_huge_pages_are_some_units_or_eighths() {
         let capacity = |block, bytes| BlockUnits::of(block).capacity_for(bytes);
-        assert_eq!([2, 3, 5, 8].map(|mib| capacity(8 * MIB, mib * MIB)), [32, 64, 96, 128]);
-        assert_eq!([1, 2].map(|mib| capacity(2 * MIB, mib * MIB)), [32, 32]);
+        assert_eq!([1, 2, 3, 8].map(|mib| capacity(16 * MIB, mib * MIB)), [32, 32, 64, 128]);
+        assert_eq!([1, 2, 3, 8].map(|mib| capacity(8 * MIB, mib * MIB)), [16, 32, 48, 128]);
+        assert_eq!([1, 2].map(|mib| capacity(2 * MIB, mib * MIB)), [16, 32]);
         assert_eq!([256, 257, 385, 1024].map(|kib| capacity(MIB, kib * KIB)), [4, 6, 8, 16]);
         assert_eq!([64, 65, 257, 321].map(|kib| capacity(512 * KIB, kib * KIB)), [1, 4, 5, 6]);
         assert_eq!([64, 65].map(|kib| capacity(128 * KIB, kib * KIB)), [1, 2]);

@@ -291,9 +291,9 @@ pub const JOB_LINGER: Duration = Duration::from_secs(600);
 pub const CAPACITY_UNIT: u64 = BLOCK_SIZE_MIN;
 /// A block with more than one unit has at least so many.
 pub const CAPACITY_FIRST: u32 = 4;
-/// A block with more units has at least a huge page, unless the block size is less than that.
+/// A block with more units has at least a huge page, unless an eighth of a block is less than that.
 pub const CAPACITY_HUGE: u64 = 2 * MIB;
-/// Larger capacities are whole numbers of such parts of a block, and of huge pages.
+/// Larger capacities are whole numbers of such parts of a block.
 pub const CAPACITY_PARTS: u32 = 8;
 /// Blocks of a core that can have names, if their units are as many, and if it has room for fewer whole
 /// blocks.

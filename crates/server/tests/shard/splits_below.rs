@@ -270,6 +270,11 @@ impl World {
                 Status::Busy | Status::Moved | Status::WrongEpoch | Status::BlockFull => {
                     (0..3).for_each(|_| self.step());
                 }
+                // The controller would free a frame.
+                Status::OutOfMemory => {
+                    self.lower_any();
+                    (0..3).for_each(|_| self.step());
+                }
                 _ => {
                     let found = bytes(&mut self.below.shard, block, &answer.payload);
                     return (answer, found);

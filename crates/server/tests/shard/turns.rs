@@ -133,6 +133,8 @@ fn move_for_which_others_wait_has_more_parts_in_flight() {
             _ => None,
         }
     });
+    // No writer is faster than the move.
+    world.pass(Duration::from_secs(1));
     let few = world.let_begin(0, start.expect("a block requests a split before it is full"));
     assert!((1..10).contains(&few), "{few} parts of 1/64 of a block");
     for n in 1..=AT_ONCE {

@@ -17,7 +17,7 @@ use super::region::{Above, HEADER, Region, packed_len};
 use super::regions::Regions;
 use super::shrink::Shrink;
 use crate::CapacityRequest;
-use honeycomb_block::{Backing, HUGE_FROM};
+use honeycomb_block::{Backing, HUGE_FROM, HUGE_PAGE};
 use honeycomb_types::limits::{REGION_MAX, REGION_MIN};
 use honeycomb_types::{Bug, Time};
 use std::ops::Range;
@@ -250,7 +250,8 @@ impl Heap {
             };
         }
         let first = (self.size() / 64).clamp(1024, 4096);
-        let (least, want, most) = match self.size() < HUGE_FROM {
+        let small_pages = self.capacity.most() < HUGE_FROM || self.size() <= HUGE_PAGE;
+        let (least, want, most) = match small_pages {
             true => (tight, tight, tight),
             false => (needed + needed / 12, needed + needed / 5, needed + needed / 5 * 2),
         };

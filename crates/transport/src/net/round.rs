@@ -72,7 +72,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
             service.on_close(&mut net, now, id);
             net.release(id);
         }
-        round.stepped = round.step(&mut net, &mut service, now);
+        round.stepped = round.steps(&mut net, &mut service, now);
     }
     net.flush_dirty(now);
     Ok(())
@@ -82,6 +82,11 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
 const BUSY_TRIES: u32 = 4;
 /// After this many consecutive rounds with work on one connection only, a round checks all connections.
 const BUSY_ROUNDS: u32 = 16;
+
+/// Background work takes this part of the time of the requests that a round has served ...
+const STEPS_SHARE: u32 = 1;
+/// ... and no more than this in a row.
+const STEPS_LONGEST: Duration = Duration::from_micros(500);
 
 struct Round {
     scratch: Vec<u8>,
@@ -248,14 +253,16 @@ impl Round {
         }
     }
 
-    /// Runs a step of background work; returns whether there was one. Then the thread yields the core,
-    /// probably to the other end of the transfer.
-    fn step<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time) -> bool {
-        self.service_next = !self.service_next;
-        let stepped = match self.service_next {
-            true => service.step(net, now) || self.step_line(net, service),
-            false => self.step_line(net, service) || service.step(net, now),
-        };
+    /// Runs steps of background work, for a part of the time that the round has taken since its wait ended,
+    /// but at least one; returns whether there was one. Then the thread yields the core, probably to the
+    /// other end of the transfer.
+    fn steps<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time) -> bool {
+        let stepped = self.step(net, service, now);
+        if stepped {
+            let began = net.clock.now();
+            let until = began + (began.since(now) / STEPS_SHARE).min(STEPS_LONGEST);
+            while net.clock.now() < until && self.step(net, service, now) {}
+        }
         if stepped && self.aside.worth_it(now) {
             let before = net.clock.now();
             if self.aside.yielded(before, || net.clock.now()).is_some() {
@@ -263,6 +270,14 @@ impl Round {
             }
         }
         stepped
+    }
+
+    fn step<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time) -> bool {
+        self.service_next = !self.service_next;
+        match self.service_next {
+            true => service.step(net, now) || self.step_line(net, service),
+            false => self.step_line(net, service) || service.step(net, now),
+        }
     }
 
     /// A step of the next yielding connection: a piece of its input, or of its output.

@@ -8,23 +8,24 @@ use honeycomb_wire::messages::PrefixOptions;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const JOBS: u8 = 10;
-const BLOCKS_EACH: u32 = 100;
 
 struct Cluster {
     controller: Node,
     _server: Node,
+    /// Blocks of each job.
+    blocks_each: u32,
 }
 
 impl Cluster {
-    /// Blocks that have huge pages and chunks, with these options of the reserve.
-    fn start(reserve: &[&str]) -> Cluster {
+    /// A cluster of 1 GiB with blocks of this size, and these options of the reserve.
+    fn start(block_size: &str, blocks_each: u32, reserve: &[&str]) -> Cluster {
         let controller = Node::start(&["controller", "--listen", "127.0.0.1:0"]);
         let (address, token) = (controller.text("address"), controller.text("token"));
         let words = ["server", "--controller", &address, "--token", &token, "--shards", "1"];
-        let sizes = ["--memory", "1GiB", "--block-size", "4MiB", "--page-reserve-idle", "600"];
+        let sizes = ["--memory", "1GiB", "--block-size", block_size, "--page-reserve-idle", "600"];
         let words = [&words[..], &sizes, reserve].concat();
         let _server = Node::start_of("raw-blocks", &words);
-        Cluster { controller, _server }
+        Cluster { controller, _server, blocks_each }
     }
 
     fn client(&self, token: &[u8]) -> Client {
@@ -41,10 +42,10 @@ impl Cluster {
         let job = admin.register_job(&format!("raw-{mark}"), 600_000, 0).unwrap();
         let client = self.client(&job.token);
         client.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
-        let options = CustomOptions { blocks: BLOCKS_EACH, ..CustomOptions::default() };
+        let options = CustomOptions { blocks: self.blocks_each, ..CustomOptions::default() };
         let raw = client.create_custom(job.job, "t:raw", "raw", options).unwrap();
         let filled = raw.call_each("fill", Ask { args: &[mark], ..Ask::default() }).unwrap();
-        assert_eq!(filled.len(), BLOCKS_EACH as usize);
+        assert_eq!(filled.len(), self.blocks_each as usize);
         // Its own bytes are there: a second look counts all of them.
         let again = raw.call_each("fill", Ask { args: &[mark], ..Ask::default() }).unwrap();
         let counted = |block: &honeycomb_client::Answered| block.value > 4 << 20;
@@ -80,16 +81,21 @@ impl Cluster {
 /// The default reserve is small and takes what divided blocks give up.
 #[test]
 fn blocks_of_a_job_show_no_byte_of_another_when_memory_is_recycled() {
-    blocks_show_no_byte_of_another(&[]);
+    blocks_show_no_byte_of_another("4MiB", 100, &[]);
 }
 
 #[test]
 fn blocks_of_a_job_show_no_byte_of_another_with_a_full_reserve() {
-    blocks_show_no_byte_of_another(&["--page-reserve", "128MiB"]);
+    blocks_show_no_byte_of_another("4MiB", 100, &["--page-reserve", "128MiB"]);
 }
 
-fn blocks_show_no_byte_of_another(reserve: &[&str]) {
-    let cluster = Cluster::start(reserve);
+#[test]
+fn blocks_of_huge_pages_of_a_job_show_no_byte_of_another() {
+    blocks_show_no_byte_of_another("16MiB", 25, &["--page-reserve", "128MiB"]);
+}
+
+fn blocks_show_no_byte_of_another(block_size: &str, blocks_each: u32, reserve: &[&str]) {
+    let cluster = Cluster::start(block_size, blocks_each, reserve);
     let ends = AtomicBool::new(false);
     let met: Vec<u64> = std::thread::scope(|scope| {
         let divides = scope.spawn(|| cluster.divide(&ends));
@@ -99,5 +105,5 @@ fn blocks_show_no_byte_of_another(reserve: &[&str]) {
         divides.join().unwrap();
         filled.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    assert_eq!(met, vec![0; JOBS.into()], "bytes of others in {BLOCKS_EACH} blocks of each job");
+    assert_eq!(met, vec![0; JOBS.into()], "bytes of others in {blocks_each} blocks of each job");
 }

@@ -47,7 +47,8 @@ const SWEEP_AFTER: Duration = Duration::from_micros(200);
 /// Number of these steps at a time.
 const SWEEP_STEPS: usize = 4;
 
-/// A block is almost full when less than this part of it is free.
+/// A block is almost full when less than this part of it is free, beyond the bytes that are expected before
+/// its export ends.
 const ALMOST_FULL: u64 = 32;
 
 /// A block that cannot leave its server tries again after this time, which doubles with each refusal.
@@ -67,7 +68,8 @@ pub(super) struct Source<'a> {
     successor: &'a mut SuccessorState,
     /// Whether a move can begin: see `BlockSlot::may_move`.
     may_move: bool,
-    /// Whether writers wait for the end of the move: the block is almost full, or others wait for their turn.
+    /// Whether writers wait for the end of the move, or will: the block is almost full, or others wait for
+    /// their turn.
     is_awaited: bool,
     out: &'a mut Outbox,
     index: usize,
@@ -349,9 +351,11 @@ impl ExportWork<'_> {
         let slot = self.blocks.get_mut(index)?;
         let may_move = slot.may_move();
         let size = self.config.block_size as u64;
-        let is_awaited = slot.exports.peer.is_some()
-            && (slot.structure.bytes_used() > size - size / ALMOST_FULL
-                || self.turns.are_awaited(slot.owner.job));
+        let is_awaited = slot.exports.peer.as_ref().is_some_and(|peer| {
+            let free = size.saturating_sub(slot.structure.bytes_used());
+            let coming = slot.pace.bytes_in(self.now, 2 * peer.expects(self.now));
+            free < size / ALMOST_FULL + coming as u64 || self.turns.are_awaited(slot.owner.job)
+        });
         let BlockSlot { owner, backing, structure, lanes, watchers, successor, exports, .. } = slot;
         let source = Source {
             now: self.now,

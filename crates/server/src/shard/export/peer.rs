@@ -30,9 +30,13 @@ use std::time::Duration;
 const WINDOW: usize = 64 << 10;
 /// The same, as a part of a block.
 const WINDOW_SHARE: usize = 16;
-/// Most bytes in flight while the block is frozen, or almost full, or other blocks wait for their turn: then
-/// writers wait for the rest.
+/// Most bytes in flight while writers wait for the rest, or will: the block is frozen or will be full before
+/// all was sent, or other blocks wait for their turn.
 const WINDOW_AWAITED: usize = 2 << 20;
+/// Bytes a second that an export is expected to send at most.
+const PACE_MOST: u128 = 64 << 20;
+/// At least this part of the range is expected to be left, because it changes.
+const LEFT_SHARE: u64 = 16;
 /// Bytes that one step reads: some microseconds of work between two requests.
 const STEP: usize = 16 << 10;
 /// The same, as a part of a block, so that a small block is not sent in one step.
@@ -136,6 +140,8 @@ pub(super) struct PeerExport {
     thaws: u32,
     /// Time of the last message from the target.
     heard: Time,
+    /// Time of the first part.
+    since: Time,
 }
 
 impl PeerExport {
@@ -152,7 +158,22 @@ impl PeerExport {
             is_listed: false,
             thaws: 0,
             heard: now,
+            since: now,
         }
+    }
+
+    /// The expected time until everything was sent, at the pace so far.
+    pub fn expects(&self, now: Time) -> Duration {
+        let sent = self.parts.sent_bytes();
+        let left = self.at_first.saturating_sub(sent).max(self.at_first / LEFT_SHARE);
+        let at_least = u128::from(left) * 1_000_000_000 / PACE_MOST;
+        let so_far = match self.stage {
+            PeerStage::Copying if sent > 0 => {
+                now.since(self.since).as_nanos() * u128::from(left) / u128::from(sent)
+            }
+            _ => 0,
+        };
+        Duration::from_nanos(at_least.max(so_far) as u64)
     }
 
     /// Whether the block has cancelled a move that may have begun.
@@ -526,7 +547,7 @@ impl Exports {
         peer.entry = entry;
         peer.stage = PeerStage::Copying;
         peer.at_first = movable(source.structure).unsent();
-        peer.heard = source.now;
+        (peer.heard, peer.since) = (source.now, source.now);
         let (key, target) = (peer.key(source.owner.at), peer.entry.at());
         source.out.posts.push(Post::Dial { key, address, target });
         peer.send_parts(source);
