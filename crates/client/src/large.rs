@@ -17,7 +17,9 @@ use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied, Structure};
 use crate::transport::{Sink, make_length};
 use crate::writing::{Division, WriteStep, Writing};
-use honeycomb_types::limits::{ARGS_MAX, EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
+use honeycomb_types::limits::{
+    ARGS_MAX, EXTENT_PENDING_MS, EXTENT_REF, LARGE_FRACTION, LIST_EXTENTS_MAX, kv_value_max,
+};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::data::Scanned;
 use honeycomb_wire::extents::{
@@ -173,11 +175,8 @@ impl Extents<'_> {
 
     /// Reads the lists that a list names.
     pub fn below(&self, list: &[u8]) -> Result<Below, Error> {
-        if ListHead::of(list).is_none() {
-            return Ok(Below::Value);
-        }
-        let lengths = extents(list)?.into_iter().map(|extent| extent.len as usize);
-        let mut bytes = vec![0; lengths.sum()];
+        let Some(head) = ListHead::of(list) else { return Ok(Below::Value) };
+        let mut bytes = vec![0; self.length_of_lists(head, list)?];
         if !self.read_into(list, &mut bytes)? {
             return Ok(Below::Gone);
         }
@@ -228,6 +227,24 @@ impl Extents<'_> {
                 "{}: a reply names a value by extents of {total} bytes; a value has at most {most} \
                  bytes, and no extent is empty",
                 self.0.address()
+            );
+            return Err(Error::new(Status::BadFrame, text));
+        }
+        Ok(total as usize)
+    }
+
+    /// The length of the lists that a list names, if there can be such lists: memory of this length is
+    /// allocated. No list is longer than the part of the value that it names.
+    fn length_of_lists(&self, head: ListHead, list: &[u8]) -> Result<usize, Error> {
+        let longest = (LIST_EXTENTS_MAX as usize + 1) * EXTENT_REF;
+        let lists = extents(list)?;
+        let total: u64 = lists.iter().map(|list| u64::from(list.len)).sum();
+        if lists.iter().any(|extent| extent.len as usize > longest) || total > head.bytes {
+            let text = format!(
+                "{}: a reply names a value of {} bytes by lists of {total} bytes; lists have at \
+                 most {longest} bytes each, and no more than the value",
+                self.0.address(),
+                head.bytes
             );
             return Err(Error::new(Status::BadFrame, text));
         }

@@ -14,13 +14,14 @@ use honeycomb_e2e::raw::{
     ANY_SHARD, Raw, Reply, data_header, first_block, frame, hello_args, keyed_cluster,
 };
 use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, file, kv, prefix};
+use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, StructureId,
     Verbs,
 };
 use honeycomb_wire::batch::{BatchOp, ReadManyArgs, put_batch, put_keys};
 use honeycomb_wire::data::{Brings, ReadArgs, ScanArgs, SwapArgs, put_acks};
-use honeycomb_wire::extents::{ExtentRef, put_extents};
+use honeycomb_wire::extents::{ExtentRef, ListHead, put_extents, put_list};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, GetExtentsArgs};

@@ -599,3 +599,36 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
 }
 
 // -------------------------------------------------------------------------------- two jobs
+
+/// A task stores a list whose extents have other lengths than it says. Other tasks of the job allocate memory
+/// of the lengths in a list.
+#[test]
+fn list_that_names_impossible_lists_is_refused_by_its_readers() {
+    let (cluster, _) = keyed_cluster(MEMORY, BLOCK);
+    let victim = Victim::new(&cluster, "victim");
+    let mut raw = Raw::greeted(cluster.servers[0].address(), &victim.job.token, ANY_SHARD);
+    let grant = Numbers::present(&mut raw, &victim.grants()).kv;
+    let store = victim.client.open_kv(victim.job.job, "own:kv").unwrap();
+    let most = (BLOCK / LARGE_FRACTION) as u32;
+    let lies = [
+        (ListHead { level: 1, bytes: 1 << 39 }, vec![most]),
+        (ListHead { level: 2, bytes: 1 << 39 }, vec![most; 100]),
+        (ListHead { level: 1, bytes: 99 }, vec![100]),
+    ];
+    for ((head, lens), n) in lies.into_iter().zip(1..) {
+        let put = data_header(Op::ExtentPut, victim.extents.at, grant, 1);
+        let put = raw.request(put, &[], &[7; 100]);
+        assert_eq!(put.status(), Status::Ok, "{}", put.message());
+        let id = put.header.value;
+        let named = |len: &u32| ExtentRef { at: victim.extents.at, id, len: *len };
+        let list = put_list(Some(head), &lens.iter().map(named).collect::<Vec<_>>());
+        let mut header = data_header(Op::KvPutExtents, victim.kv.at, grant, 1);
+        header.sequence = Sequence(n);
+        let stored = raw.request(header, b"\0lie", &list);
+        assert_eq!(stored.status(), Status::Ok, "{head:?}: {}", stored.message());
+        let refused = store.get(b"lie", &mut Vec::new()).unwrap_err();
+        assert_eq!(refused.status, Status::BadFrame, "{head:?}: {refused}");
+        assert!(refused.message.contains("by lists of"), "before the lists are read: {refused}");
+    }
+    assert!(store.get(b"k", &mut Vec::new()).unwrap(), "other keys are read as before");
+}
