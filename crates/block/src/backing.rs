@@ -258,14 +258,13 @@ impl Backing {
         backing
     }
 
-    /// The offset of the first chunk behind so many bytes of the block, if any are inside its capacity. Each
-    /// huge page counts as one where they are to be requested again.
+    /// The offset of the first chunk behind so many bytes of the block; none in one of small pages. Each huge
+    /// page counts as one where they are to be requested again.
     fn chunk_from(&self, bytes: usize) -> usize {
         let mapping = &self.mapping;
-        let is_large = mapping.has_huge_pages();
-        let one = (is_large && !mapping.is_huge.load(Relaxed)).then_some(HUGE_PAGE);
+        let one = (!mapping.is_huge.load(Relaxed)).then_some(HUGE_PAGE);
         match mapping.reclaimer.chunk_bytes().or(one) {
-            Some(chunk) if chunk <= self.capacity => mapping.aligned(bytes, chunk),
+            Some(chunk) if mapping.has_huge_pages() => mapping.aligned(bytes, chunk),
             _ => usize::MAX,
         }
     }
@@ -286,8 +285,6 @@ impl Backing {
         self.mapping.capacity.store(capacity, Relaxed);
         if is_small && length >= HUGE_FROM {
             self.use_huge_pages();
-        }
-        if self.chunks_from == usize::MAX {
             self.chunks_from = self.chunk_from(self.written());
         }
     }
@@ -492,8 +489,8 @@ impl Backing {
         unsafe { std::slice::from_raw_parts_mut(self.mapping.ptr().add(range.start), range.len()) }
     }
 
-    /// Replaces unwritten chunks by memory of the reserve, before a write to this range reaches them. A block
-    /// that grows requests huge pages again.
+    /// Replaces unwritten chunks by memory of the reserve, before a write to this range reaches them, if they
+    /// are inside the capacity. A block that grows requests huge pages again.
     #[cold]
     fn install_chunks(&mut self, range: &Range<usize>) {
         if !self.mapping.is_huge.load(Relaxed) {
@@ -505,16 +502,11 @@ impl Backing {
         };
         while self.chunks_from < range.end {
             let chunk = self.chunks_from..self.chunks_from + size;
-            if chunk.end > self.capacity {
-                if self.capacity == self.length {
-                    self.chunks_from = usize::MAX;
-                }
-                return;
-            }
             self.chunks_from = chunk.end;
             // A block of little content takes no whole chunk.
             let grows = chunk.start >= size || range.len() >= size / 2;
-            if range.start < chunk.end && grows && !self.is_pinned(&chunk) {
+            let fits = chunk.end <= self.capacity;
+            if range.start < chunk.end && grows && fits && !self.is_pinned(&chunk) {
                 let written = self.mapping.written.load(Relaxed);
                 assert!(written <= chunk.start, "INV-04: {written} bytes are written, {chunk:?}");
                 // SAFETY: the chunk is inside the mapping (checked), which is private anonymous

@@ -17,6 +17,6 @@ mod view;
 
 pub use backing::{Backing, HUGE_FROM, HUGE_PAGE, Pin};
 pub use reclaim::{ReclaimWorker, Reclaimer, Tenant};
-pub use reserve::{CHUNKED_FROM, PageReserve};
+pub use reserve::PageReserve;
 pub use shared::{Shared, shared_bytes};
 pub use view::View;

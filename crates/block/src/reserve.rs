@@ -6,7 +6,6 @@
 //! a whole chunk of it, by moving the entries of the page table.
 #![allow(unsafe_code)]
 
-use crate::backing::HUGE_PAGE;
 use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap,
 };
@@ -15,17 +14,15 @@ use std::io;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// The smallest chunk: a huge page, or an eighth of a block of small pages.
-const CHUNK_MIN: usize = HUGE_PAGE;
-/// Smaller blocks have no chunks, and touch their own memory.
-pub const CHUNKED_FROM: usize = 4 << 20;
+/// The smallest chunk: a huge page.
+const CHUNK_MIN: usize = 2 << 20;
 /// The chunks into which all memory of a large server divides. Each is a mapping of the kernel, which
 /// allows a process 65,530.
 const CHUNKS_OF_ALL: usize = 16_384;
 
-/// The size of a chunk in a server that may map this many bytes, for blocks of this size.
-fn chunk_bytes(mapped_max: usize, block: usize) -> usize {
-    (mapped_max / CHUNKS_OF_ALL).next_power_of_two().max(CHUNK_MIN.min(block / 8))
+/// The size of a chunk in a server that may map this many bytes.
+fn chunk_bytes(mapped_max: usize) -> usize {
+    (mapped_max / CHUNKS_OF_ALL).next_power_of_two().max(CHUNK_MIN)
 }
 
 /// The size of a reserve.
@@ -42,18 +39,12 @@ pub struct PageReserve {
 }
 
 impl PageReserve {
-    /// A reserve of at most `bytes`, in a server that maps at most `mapped_max` bytes in blocks of `block`
-    /// bytes, a power of two. `None` if that is less than one chunk: an eighth of a block, and at most 2 MiB
-    /// in a server of up to 32 GiB. `None` also for blocks of less than 4 MiB. It is returned to the system
+    /// A reserve of at most `bytes`, in a server that maps at most `mapped_max` bytes. `None` if
+    /// that is less than one chunk, 2 MiB in a server of up to 32 GiB. It is returned to the system
     /// after `idle` without growth. An error if the system cannot move pages.
-    pub fn new(
-        bytes: usize,
-        mapped_max: usize,
-        block: usize,
-        idle: Duration,
-    ) -> io::Result<Option<PageReserve>> {
-        let chunk = chunk_bytes(mapped_max, block);
-        if bytes < chunk || block < CHUNKED_FROM {
+    pub fn new(bytes: usize, mapped_max: usize, idle: Duration) -> io::Result<Option<PageReserve>> {
+        let chunk = chunk_bytes(mapped_max);
+        if bytes < chunk {
             return Ok(None);
         }
         // A page of each is enough to see whether pages can be moved.
@@ -216,9 +207,6 @@ mod tests {
 
     type Running = std::thread::JoinHandle<()>;
 
-    /// A block of huge pages.
-    const BLOCK: usize = 16 << 20;
-
     /// A reclaimer that caches and maps at most so much, with a running worker.
     fn reserving(reserve: Option<PageReserve>, kept: usize, whole: usize) -> (Reclaimer, Running) {
         let (reclaimer, worker) = Reclaimer::with_worker(kept, whole, reserve);
@@ -227,13 +215,8 @@ mod tests {
 
     /// A reserve of four chunks, and a reclaimer with it.
     fn with_reserve() -> (Reclaimer, ReclaimWorker) {
-        with_reserve_for(BLOCK)
-    }
-
-    fn with_reserve_for(block: usize) -> (Reclaimer, ReclaimWorker) {
         let idle = Duration::from_secs(3600);
-        let four = 4 * chunk_bytes(1 << 30, block) + 1;
-        let reserve = PageReserve::new(four, 1 << 30, block, idle).unwrap();
+        let reserve = PageReserve::new(9 << 20, 1 << 30, idle).unwrap();
         Reclaimer::with_worker(1 << 20, 1 << 30, reserve)
     }
 
@@ -268,12 +251,8 @@ mod tests {
     /// The same as `a_block_is_an_array_with_pins`, for a block that takes chunks of the reserve.
     #[test]
     fn a_block_that_takes_chunks_is_an_array_with_pins() {
-        chunked_block_is_an_array_with_pins(24 << 20, BLOCK);
-        chunked_block_is_an_array_with_pins(6 << 20, 4 << 20);
-    }
-
-    fn chunked_block_is_an_array_with_pins(length: usize, block: usize) {
-        let (reclaimer, worker) = with_reserve_for(block);
+        const LENGTH: usize = 24 << 20;
+        let (reclaimer, worker) = with_reserve();
         let running = std::thread::spawn(move || worker.run());
         let mut state = 7u64;
         let mut random = move |below: usize| {
@@ -281,22 +260,22 @@ mod tests {
                 state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
             (state >> 33) as usize % below
         };
-        for round in 0..20 {
-            let (mut b, mut model) = (Backing::map(length, &reclaimer).unwrap(), vec![0; length]);
+        for round in 0..40 {
+            let (mut b, mut model) = (Backing::map(LENGTH, &reclaimer).unwrap(), vec![0; LENGTH]);
             let mut pins: Vec<(Pin, Vec<u8>)> = Vec::new();
             for step in 0..40 {
                 // At first near the start, so that the block grows.
-                let start = random((length * (step + 1) / 40).min(length - 1));
-                let longest = [200, length / 4][random(2)];
-                let end = (start + 1 + random(longest)).min(length);
-                let to = random(length + 1 - (end - start));
+                let start = random((LENGTH * (step + 1) / 40).min(LENGTH - 1));
+                let longest = [200, 6 << 20][random(2)];
+                let end = (start + 1 + random(longest)).min(LENGTH);
+                let to = random(LENGTH + 1 - (end - start));
                 match random(9) {
-                    8 if !b.is_pinned(&(start..length)) => {
+                    8 if !b.is_pinned(&(start..LENGTH)) => {
                         match random(2) {
                             0 => b.shed(start),
                             _ => b.shed_rest(start),
                         }
-                        model[start.next_multiple_of(page_size()).min(length)..].fill(0);
+                        model[start.next_multiple_of(page_size()).min(LENGTH)..].fill(0);
                     }
                     0 if pins.len() < 3 => {
                         pins.push((b.pin(start..end), model[start..end].to_vec()));
@@ -321,34 +300,27 @@ mod tests {
                 let unchanged = |(pin, bytes): &(Pin, Vec<u8>)| pin.bytes() == bytes;
                 assert!(pins.iter().all(unchanged), "{round}, {step}: pinned bytes changed");
             }
-            assert!(b.slice(0..length) == model, "round {round}");
+            assert!(b.slice(0..LENGTH) == model, "round {round}");
         }
         drop(reclaimer);
         running.join().unwrap();
     }
 
-    /// The block begins with less than a chunk.
     #[test]
-    fn a_block_of_small_pages_takes_memory_of_the_reserve_as_its_capacity_grows() {
-        const LENGTH: usize = 4 << 20;
-        let (reclaimer, worker) = with_reserve_for(LENGTH);
+    fn a_chunk_at_the_end_of_a_capacity_stays_as_it_is_when_the_capacity_grows() {
+        const LENGTH: usize = 16 << 20;
+        let (reclaimer, worker) = with_reserve();
         let running = std::thread::spawn(move || worker.run());
-        let mut b = Backing::map_part(Tenant(1), true, (LENGTH, 256 << 10), &reclaimer).unwrap();
-        b.slice_mut(0..256 << 10).fill(1);
-        assert!(!reclaimer.is_asked(), "no chunk is inside the capacity");
-        let mut taken = 0;
-        for capacity in (1..=8).map(|eighths| eighths * LENGTH / 8) {
+        let mut b = Backing::map_part(Tenant(1), true, (LENGTH, 7 << 19), &reclaimer).unwrap();
+        for (capacity, byte) in [(7 << 19, 1), (9 << 19, 2), (LENGTH, 3)] {
+            let from = b.written();
             b.enlarge(capacity);
-            let before = reclaimer.reserves();
-            let part = b.slice_mut(capacity - (256 << 10)..capacity);
-            assert!(part.iter().all(|byte| *byte == 0));
-            part.fill(1);
-            taken += before.saturating_sub(reclaimer.reserves());
-            while reclaimer.is_asked() && reclaimer.reserves() < 4 * LENGTH / 8 {
-                std::thread::yield_now();
-            }
+            b.slice_mut(from..capacity).fill(byte);
         }
-        assert!(taken >= LENGTH / 8, "the block took no chunk");
+        let ends = [0, 7 << 19, 9 << 19, LENGTH];
+        for (part, byte) in ends.windows(2).zip(1..) {
+            assert!(b.slice(part[0]..part[1]).iter().all(|is| *is == byte), "bytes from {part:?}");
+        }
         drop((b, reclaimer));
         running.join().unwrap();
     }
@@ -428,7 +400,7 @@ mod tests {
     #[test]
     fn the_reserve_is_bounded_with_the_blocks_and_returned_when_idle() {
         let idle = Duration::from_millis(1);
-        let reserve = PageReserve::new(8 << 20, 1 << 30, BLOCK, idle).unwrap();
+        let reserve = PageReserve::new(8 << 20, 1 << 30, idle).unwrap();
         let (reclaimer, running) = reserving(reserve, 0, 20 << 20);
         let mut b = Backing::map(16 << 20, &reclaimer).unwrap();
         let mut reserved = 0;
@@ -448,8 +420,7 @@ mod tests {
 
     #[test]
     fn a_gradual_reserve_is_a_small_part_of_the_memory_that_blocks_took() {
-        let reserve =
-            PageReserve::new(64 << 20, 1 << 30, BLOCK, Duration::from_secs(3600)).unwrap();
+        let reserve = PageReserve::new(64 << 20, 1 << 30, Duration::from_secs(3600)).unwrap();
         let (reclaimer, running) = reserving(reserve.map(PageReserve::gradual), 0, 1 << 30);
         let mut b = Backing::map(128 << 20, &reclaimer).unwrap();
         b.slice_mut(0..62 << 20);
@@ -469,7 +440,7 @@ mod tests {
     #[test]
     fn an_idle_reserve_is_returned_while_other_memory_is_freed() {
         let idle = Duration::from_millis(1);
-        let reserve = PageReserve::new(8 << 20, 1 << 30, BLOCK, idle).unwrap();
+        let reserve = PageReserve::new(8 << 20, 1 << 30, idle).unwrap();
         let (reclaimer, running) = reserving(reserve, 1 << 20, 1 << 30);
         let mut b = Backing::map(16 << 20, &reclaimer).unwrap();
         b.slice_mut(0..4 << 20);
@@ -490,13 +461,8 @@ mod tests {
     #[test]
     fn a_reserve_of_less_than_a_chunk_is_none() {
         let idle = Duration::from_secs(1);
-        let of_blocks =
-            |bytes, whole, block| PageReserve::new(bytes, whole, block, idle).unwrap().is_some();
-        let of = |bytes, whole| of_blocks(bytes, whole, BLOCK);
+        let of = |bytes, whole| PageReserve::new(bytes, whole, idle).unwrap().is_some();
         assert!(!of(0, 1 << 30) && !of((2 << 20) - 1, 1 << 30) && of(2 << 20, 1 << 30));
         assert!(!of(2 << 20, 64 << 30) && of(4 << 20, 64 << 30), "chunks grow with the memory");
-        let of_small = |bytes, block| of_blocks(bytes, 1 << 30, block);
-        assert!(of_small(512 << 10, 4 << 20) && !of_small(512 << 10, 8 << 20));
-        assert!(!of_small(8 << 20, 2 << 20), "small blocks touch their own memory");
     }
 }

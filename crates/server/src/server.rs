@@ -9,7 +9,7 @@ use crate::links::{Departure, LinkService, ProcessChannels, ValuesLeave};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use crate::spill::Spiller;
-use honeycomb_block::{CHUNKED_FROM, PageReserve, ReclaimWorker, Reclaimer};
+use honeycomb_block::{HUGE_FROM, PageReserve, ReclaimWorker, Reclaimer};
 use honeycomb_env::{AbortOnPanic, Clock, DiskShape, Entropy};
 use honeycomb_structures::{LaneRoom, Registry};
 use honeycomb_tiers::{Access, FlushRoot, FlushStore, Objects, Place};
@@ -151,8 +151,7 @@ impl MemoryServer {
         let address = listener.local_addr()?;
         let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
         let near = door.as_ref().map(|d| d.path().to_owned());
-        let (reclaimer, worker) =
-            reclaimer(options.memory, options.block_size, options.page_reserve)?;
+        let (reclaimer, worker) = reclaimer(options.memory, options.page_reserve)?;
         let mut threads = vec![spawn("reclaim", move || worker.run())?];
 
         let buffers = SERVER_BUFFER_LEAST + options.memory / SERVER_BUFFER_FRACTION;
@@ -384,29 +383,18 @@ fn tier_info(tier: &TierSpec) -> TierInfo {
 }
 
 /// The memory that comes and goes beside the blocks, in a server with this much memory.
-fn reclaimer(
-    memory: u64,
-    block_size: u64,
-    reserve: ReserveOptions,
-) -> io::Result<(Reclaimer, ReclaimWorker)> {
+fn reclaimer(memory: u64, reserve: ReserveOptions) -> io::Result<(Reclaimer, ReclaimWorker)> {
     let kept = FREED_KEPT_MAX.min(memory / FREED_KEPT_FRACTION) as usize;
     let whole = (memory + memory / FREED_BEYOND_FRACTION) as usize;
     let usual = PAGE_RESERVE_MAX.min(memory / PAGE_RESERVE_FRACTION);
     let bytes = reserve.bytes.unwrap_or(usual) as usize;
-    let pages = PageReserve::new(bytes, whole, block_size as usize, reserve.idle);
+    let pages = PageReserve::new(bytes, whole, reserve.idle);
     let pages = match (pages, reserve.bytes) {
         (Ok(None), Some(1..)) => {
-            return refuse(if block_size < CHUNKED_FROM as u64 {
-                format!(
-                    "a page reserve needs blocks of at least 4 MiB, and these have {block_size} \
-                     bytes; use larger blocks, or set page_reserve to 0"
-                )
-            } else {
-                format!(
-                    "a page reserve of {bytes} bytes is less than one chunk: 1/8 of a block, but \
-                     at most 2 MiB, and at least 1/16384 of the memory; make it larger, or 0"
-                )
-            });
+            return refuse(format!(
+                "a page reserve of {bytes} bytes is less than one chunk, 2 MiB or 1/16384 of the \
+                 memory; make it larger, or 0"
+            ));
         }
         (Ok(pages), Some(_)) => pages,
         (Ok(pages), None) => pages.map(PageReserve::gradual),
@@ -474,6 +462,12 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     if options.page_reserve.bytes.is_some_and(|bytes| bytes > options.memory) {
         let (given, memory) = (options.page_reserve.bytes.unwrap_or(0), options.memory);
         return refuse(format!("a page reserve of {given} bytes is more than {memory} of memory"));
+    }
+    if size < HUGE_FROM as u64 && options.page_reserve.bytes.is_some_and(|bytes| bytes > 0) {
+        return refuse(format!(
+            "a page reserve is for blocks of at least 16 MiB, and these have {size} bytes; use \
+             larger blocks, or set page_reserve to 0"
+        ));
     }
     if options.disks.len() > TIERS_MAX {
         let given = options.disks.len();

@@ -36,7 +36,7 @@ const MOVE_RATE: u64 = 100 << 20;
 /// The least expected time of a move. A block that requests a split too early leaves emptier blocks.
 const MOVE_LEAST: Duration = Duration::from_millis(3);
 /// However fast it fills, a block requests no split below this many hundredths of its size.
-const SPLIT_FROM: usize = 50;
+const SPLIT_FROM: usize = 70;
 /// The marks of a store's blocks are within this part below the high mark ...
 const SPREAD_FRACTION: usize = 4;
 /// ... and differ by the hashes at which their ranges start, times an odd number of many bits.

@@ -78,20 +78,20 @@ impl Cluster {
     }
 }
 
+#[test]
+fn blocks_of_small_pages_show_no_byte_of_another_job() {
+    blocks_show_no_byte_of_another("4MiB", 100, &[]);
+}
+
 /// The default reserve is small and takes what divided blocks give up.
 #[test]
 fn blocks_of_a_job_show_no_byte_of_another_when_memory_is_recycled() {
-    blocks_show_no_byte_of_another("4MiB", 100, &[]);
+    blocks_show_no_byte_of_another("16MiB", 50, &[]);
 }
 
 #[test]
 fn blocks_of_a_job_show_no_byte_of_another_with_a_full_reserve() {
-    blocks_show_no_byte_of_another("4MiB", 100, &["--page-reserve", "128MiB"]);
-}
-
-#[test]
-fn blocks_of_huge_pages_of_a_job_show_no_byte_of_another() {
-    blocks_show_no_byte_of_another("16MiB", 25, &["--page-reserve", "128MiB"]);
+    blocks_show_no_byte_of_another("16MiB", 50, &["--page-reserve", "128MiB"]);
 }
 
 fn blocks_show_no_byte_of_another(block_size: &str, blocks_each: u32, reserve: &[&str]) {

@@ -39,8 +39,8 @@ fn settings_that_cannot_be_are_refused_before_anything_starts() {
         (&["--listen", "0.0.0.0:0"], "use --insecure to allow this"),
         (&["--listen", "0.0.0.0:0", "--insecure"], "--advertise"),
         (&["--memory", "many"], "is not a size"),
-        (&["--memory", "256MiB", "--page-reserve", "64MiB"], "needs blocks of at least 4 MiB"),
-        (&["--memory", "1GiB", "--page-reserve", "64KiB"], "is less than one chunk"),
+        (&["--memory", "1GiB", "--page-reserve", "64MiB"], "is for blocks of at least 16 MiB"),
+        (&["--memory", "8GiB", "--page-reserve", "64KiB"], "is less than one chunk"),
     ] {
         for how in ["--background", "--json"] {
             let ran = home.run(&[&["start", how], args].concat());
