@@ -18,7 +18,7 @@ pub const HUGE_FROM: usize = 8 * HUGE_PAGE;
 
 /// A huge page: a block whose capacity is less begins with small pages, so that one of little content takes
 /// little memory.
-pub const HUGE_PAGE: usize = 2 << 20;
+const HUGE_PAGE: usize = 2 << 20;
 
 /// How often the chunks of one block can go to the reserve. Those of one offset share a record of the kernel,
 /// which it searches for every page that it inspects.

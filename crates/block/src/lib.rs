@@ -15,7 +15,7 @@ mod reserve;
 mod shared;
 mod view;
 
-pub use backing::{Backing, HUGE_FROM, HUGE_PAGE, Pin};
+pub use backing::{Backing, HUGE_FROM, Pin};
 pub use reclaim::{ReclaimWorker, Reclaimer, Tenant};
 pub use reserve::PageReserve;
 pub use shared::{Shared, shared_bytes};

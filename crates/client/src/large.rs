@@ -239,7 +239,7 @@ impl Extents<'_> {
         let longest = (LIST_EXTENTS_MAX as usize + 1) * EXTENT_REF;
         let lists = extents(list)?;
         let total: u64 = lists.iter().map(|list| u64::from(list.len)).sum();
-        if lists.iter().any(|extent| extent.len as usize > longest) || total > head.bytes {
+        if lists.iter().any(|list| list.len as usize > longest) || total > head.bytes {
             let text = format!(
                 "{}: a reply names a value of {} bytes by lists of {total} bytes; lists have at \
                  most {longest} bytes each, and no more than the value",

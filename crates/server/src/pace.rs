@@ -50,7 +50,7 @@ impl Pace {
         self.turn(now);
         let running = now.since(self.span).max(SPAN_LEAST);
         let per = |bytes: u64, span: Duration| {
-            (bytes as u128 * time.as_nanos() / span.as_nanos()) as usize
+            usize::try_from(bytes as u128 * time.as_nanos() / span.as_nanos()).unwrap_or(usize::MAX)
         };
         per(self.bytes, running).max(per(self.before, SPAN))
     }

@@ -465,8 +465,9 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     }
     if size < HUGE_FROM as u64 && options.page_reserve.bytes.is_some_and(|bytes| bytes > 0) {
         return refuse(format!(
-            "a page reserve is for blocks of at least 16 MiB, and these have {size} bytes; use \
-             larger blocks, or set page_reserve to 0"
+            "a page reserve is for blocks of at least {} MiB, and these have {size} bytes; use \
+             larger blocks, or set page_reserve to 0",
+            HUGE_FROM >> 20
         ));
     }
     if options.disks.len() > TIERS_MAX {

@@ -3,7 +3,7 @@
 
 use crate::{Answer, busy};
 use honeycomb_block::{Backing, HUGE_FROM};
-use honeycomb_types::limits::CAPACITY_HUGE;
+use honeycomb_types::limits::{CAPACITY_HUGE, CAPACITY_PARTS};
 use honeycomb_types::{BlockUnits, Bug, Time};
 use honeycomb_wire::Status;
 
@@ -15,6 +15,9 @@ const ROOM: (usize, usize) = (3, 32);
 /// A block of a file or a queue never reduces its capacity. When half of the capacity is used, the block
 /// requests this many times as much.
 const AHEAD: usize = 4;
+
+// The capacities of a block in huge pages are whole numbers of them.
+const _: () = assert!(HUGE_FROM as u64 == CAPACITY_HUGE * CAPACITY_PARTS as u64);
 
 /// The controller's answer to a block that requested another capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]

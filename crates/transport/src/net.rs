@@ -218,7 +218,8 @@ pub trait Service {
     fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time>;
 
     /// Does a few microseconds of background work; returns whether there was any. Called after all
-    /// other work of a round; the loop polls for requests before the next call.
+    /// other work of a round, once, or again for as long as that work has taken, but at most 500 us. Then the
+    /// loop polls for requests.
     fn step(&mut self, net: &mut Net, now: Time) -> bool {
         let _ = (net, now);
         false

@@ -1,4 +1,5 @@
 //! The event loop with real connections.
 
 mod rounds;
+mod steps;
 mod yields;

@@ -215,7 +215,7 @@ pub const TABLE: [Setting; 34] = [
         otherwise: "1/64 of the memory, at most 128MiB",
         of: "`start`, `server`",
         help: "Memory that a server touches ahead as soon as data grows, so that writes do not \
-               wait for new memory; 0 touches none",
+               wait for new memory; for blocks of 16MiB and more; 0 touches none",
     },
     Setting {
         name: "page_reserve_idle",

@@ -64,6 +64,18 @@ impl World {
         (0..4000).find(|key| !self.put(job, n, *key)).expect("a block has an end")
     }
 
+    /// Puts keys until the block requests a split; returns where it divides.
+    fn starts_to_split(&mut self, n: u32) -> u64 {
+        let start = (0..4000).find_map(|key| {
+            assert!(self.put(JobId(1), n, key), "the block is full");
+            match self.shard.out().take_effects()[..] {
+                [Effect::BeginMove { start, .. }] => Some(start),
+                _ => None,
+            }
+        });
+        start.expect("a block requests a split before it is full")
+    }
+
     /// The blocks that have requested a target since the last call.
     fn begun(&mut self) -> Vec<u32> {
         let begins = |effect| match effect {
@@ -126,16 +138,10 @@ fn few_blocks_of_a_job_move_at_a_time_and_the_fullest_is_next() {
 #[test]
 fn move_for_which_others_wait_has_more_parts_in_flight() {
     let mut world = World::new(AT_ONCE + 1);
-    let start = (0..4000).find_map(|key| {
-        assert!(world.put(JobId(1), 0, key), "the block is full");
-        match world.shard.out().take_effects()[..] {
-            [Effect::BeginMove { start, .. }] => Some(start),
-            _ => None,
-        }
-    });
+    let start = world.starts_to_split(0);
     // No writer is faster than the move.
     world.pass(Duration::from_secs(1));
-    let few = world.let_begin(0, start.expect("a block requests a split before it is full"));
+    let few = world.let_begin(0, start);
     assert!((1..10).contains(&few), "{few} parts of 1/64 of a block");
     for n in 1..=AT_ONCE {
         world.fill(JobId(1), n);
@@ -144,6 +150,15 @@ fn move_for_which_others_wait_has_more_parts_in_flight() {
     world.shard.peer_event(world.now, key, PeerEvent::Answered(Status::Ok));
     let more = world.parts();
     assert!(more > 2 * few, "{few} parts were in flight, and {more} are sent for one answer");
+}
+
+/// The writers of this world are as fast as can be.
+#[test]
+fn move_of_a_block_that_will_be_full_before_it_ends_has_more_parts_in_flight() {
+    let mut world = World::new(1);
+    let start = world.starts_to_split(0);
+    let many = world.let_begin(0, start);
+    assert!(many > 20, "{many} parts of 1/64 of a block");
 }
 
 #[test]

@@ -17,8 +17,8 @@ use super::region::{Above, HEADER, Region, packed_len};
 use super::regions::Regions;
 use super::shrink::Shrink;
 use crate::CapacityRequest;
-use honeycomb_block::{Backing, HUGE_FROM, HUGE_PAGE};
-use honeycomb_types::limits::{REGION_MAX, REGION_MIN};
+use honeycomb_block::{Backing, HUGE_FROM};
+use honeycomb_types::limits::{CAPACITY_HUGE, REGION_MAX, REGION_MIN};
 use honeycomb_types::{Bug, Time};
 use std::ops::Range;
 
@@ -250,7 +250,7 @@ impl Heap {
             };
         }
         let first = (self.size() / 64).clamp(1024, 4096);
-        let small_pages = self.capacity.most() < HUGE_FROM || self.size() <= HUGE_PAGE;
+        let small_pages = self.capacity.most() < HUGE_FROM || self.size() <= CAPACITY_HUGE as usize;
         let (least, want, most) = match small_pages {
             true => (tight, tight, tight),
             false => (needed + needed / 12, needed + needed / 5, needed + needed / 5 * 2),

@@ -83,9 +83,7 @@ const BUSY_TRIES: u32 = 4;
 /// After this many consecutive rounds with work on one connection only, a round checks all connections.
 const BUSY_ROUNDS: u32 = 16;
 
-/// Background work takes this part of the time of the requests that a round has served ...
-const STEPS_SHARE: u32 = 1;
-/// ... and no more than this in a row.
+/// Background work takes as long as the requests that a round has served, and no more than this in a row.
 const STEPS_LONGEST: Duration = Duration::from_micros(500);
 
 struct Round {
@@ -253,14 +251,14 @@ impl Round {
         }
     }
 
-    /// Runs steps of background work, for a part of the time that the round has taken since its wait ended,
-    /// but at least one; returns whether there was one. Then the thread yields the core, probably to the
+    /// Runs steps of background work, for as long as the round has taken since its wait ended, but at least
+    /// one; returns whether there was one. Then the thread yields the core, probably to the
     /// other end of the transfer.
     fn steps<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time) -> bool {
         let stepped = self.step(net, service, now);
         if stepped {
             let began = net.clock.now();
-            let until = began + (began.since(now) / STEPS_SHARE).min(STEPS_LONGEST);
+            let until = began + began.since(now).min(STEPS_LONGEST);
             while net.clock.now() < until && self.step(net, service, now) {}
         }
         if stepped && self.aside.worth_it(now) {

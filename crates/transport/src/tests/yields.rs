@@ -1,5 +1,5 @@
-//! A yielding connection: its bytes move a piece at a time, all of them arrive, and no other
-//! connection waits for more than a piece.
+//! A yielding connection: its bytes move a piece at a time, all of them arrive, and other connections are
+//! served between the pieces.
 
 use crate::{ConnId, Net, NetOptions, PayloadAction, ReplyPayload, Service, run};
 use honeycomb_env::Clock;

@@ -354,7 +354,8 @@ impl ExportWork<'_> {
         let is_awaited = slot.exports.peer.as_ref().is_some_and(|peer| {
             let free = size.saturating_sub(slot.structure.bytes_used());
             let coming = slot.pace.bytes_in(self.now, 2 * peer.expects(self.now));
-            free < size / ALMOST_FULL + coming as u64 || self.turns.are_awaited(slot.owner.job)
+            free < (size / ALMOST_FULL).saturating_add(coming as u64)
+                || self.turns.are_awaited(slot.owner.job)
         });
         let BlockSlot { owner, backing, structure, lanes, watchers, successor, exports, .. } = slot;
         let source = Source {

@@ -173,7 +173,7 @@ impl PeerExport {
             }
             _ => 0,
         };
-        Duration::from_nanos(at_least.max(so_far) as u64)
+        Duration::from_nanos(at_least.max(so_far).try_into().unwrap_or(u64::MAX))
     }
 
     /// Whether the block has cancelled a move that may have begun.
